@@ -1,0 +1,1 @@
+"""Training of new workloads; the only place that imports TensorFlow."""
