@@ -1,0 +1,354 @@
+"""The tables of a store as DataFrames, filtered while they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from . import schemas, tables
+from .errors import StoreMissing, UnknownWorkload
+from .layout import COMPLETE
+
+DATA_VARIABLE = "BATCHSCIENCE_DATA"
+
+
+def default_folder() -> Path:
+    """The folder of tables used when none is named: ``$BATCHSCIENCE_DATA``, else the platform's own."""
+    import platformdirs
+
+    named = os.environ.get(DATA_VARIABLE)
+    return Path(named) if named else Path(platformdirs.user_data_dir("batchscience"))
+
+
+class Store:
+    """The tables of a folder that `batchscience.ingest` wrote.
+
+    Parameters
+    ----------
+    path : path, optional
+        Folder of the store; by default `default_folder`.
+
+    Raises
+    ------
+    StoreMissing
+        If there are no tables.
+    SchemaError
+        If the tables are damaged or of another schema.
+
+    Notes
+    -----
+    In every frame ``workload`` is a category, keys are int64, ``steps`` and ``train_steps`` are Int64, and
+    metrics and metaparameters are Arrow float64 (``double[pyarrow]``), which keeps ``<NA>`` (not measured;
+    not part of the study) apart from NaN (measured, and not a number).
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(path) if path is not None else default_folder()
+        self._tables = tables.tables_folder(self.path)
+        self.manifest = tables.read_manifest(self._tables)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def workloads(self) -> list[str]:
+        """Names of the workloads, sorted."""
+        table = self._read("studies", ["workload"])
+        return sorted(set(table["workload"].cast(pa.string()).to_pylist()))
+
+    def studies(self, workload: str | None = None) -> pd.DataFrame:
+        """A row is a study: its key, dataset, model, optimizer, train_steps, early_stopping and source.
+
+        Parameters
+        ----------
+        workload : str, optional
+            Only this workload's.
+
+        Raises
+        ------
+        UnknownWorkload
+            If there is no such workload.
+        """
+        return _frame(self._of_workload("studies", workload))
+
+    def search_space(self, workload: str | None = None) -> pd.DataFrame:
+        """A row is a metaparameter of a study: its type, scale and limits.
+
+        Parameters
+        ----------
+        workload : str, optional
+            Only this workload's.
+
+        Raises
+        ------
+        UnknownWorkload
+            If there is no such workload.
+        """
+        return _frame(self._of_workload("search_space", workload))
+
+    def trials(
+        self,
+        workload: str | None = None,
+        *,
+        status: Collection[str] | None = (COMPLETE,),
+        first: int | None = None,
+    ) -> pd.DataFrame:
+        """A row is a trial: workload, batch_size, trial, status, steps, and its metaparameters.
+
+        Parameters
+        ----------
+        workload : str, optional
+            Only this workload's.
+        status : collection of str, default ("COMPLETE",)
+            Only trials of these statuses; None takes all.
+        first : int, optional
+            Of each study only the trials up to and including the `first`-th COMPLETE one, in numeric order.
+            With the default status these are the first COMPLETE trials, as in the published analysis; with
+            INFEASIBLE beside it, the search that found them, failures included.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Sorted by key; without metaparameters that no trial in it has.
+
+        Raises
+        ------
+        UnknownWorkload
+            If there is no such workload.
+        """
+        table = self._of_workload("trials", workload)
+        table = table.filter(pa.array(_chosen_trials(table, status, first)))
+        unused = [
+            name
+            for name in table.column_names
+            if name not in schemas.RESERVED and table[name].null_count == table.num_rows
+        ]
+        return _frame(table.drop_columns(unused))
+
+    def measurements(
+        self,
+        workload: str,
+        *,
+        metrics: Sequence[str] | None = None,
+        status: Collection[str] | None = (COMPLETE,),
+        first: int | None = None,
+    ) -> pd.DataFrame:
+        """A row is the metrics of a trial at one step: workload, batch_size, trial, step, and metrics.
+
+        Parameters
+        ----------
+        workload : str
+            Name of the workload.
+        metrics : sequence of str, optional
+            Only these metrics; by default all of the workload's.
+        status, first
+            Which trials, as in `trials`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Sorted by key.
+
+        Raises
+        ------
+        UnknownWorkload
+            If there is no such workload.
+        KeyError
+            If the workload has no such metric.
+        """
+        return _frame(self._measurements(workload, metrics, status, first))
+
+    def metrics(self, workload: str) -> list[str]:
+        """Names of the metrics measured for a workload."""
+        names = pq.read_schema(self._measurements_file(workload)).names
+        return [name for name in names if name not in schemas.RESERVED]
+
+    def counts(self) -> pd.DataFrame:
+        """A row is a study: workload, batch_size, complete, incomplete, infeasible, other, measurements.
+
+        ``other`` counts trials of any other status; ``measurements`` is the number of evaluations, that is
+        of rows of the measurements table.
+        """
+        studies = self._read("studies", ["workload", "batch_size"]).cast(
+            pa.schema([("workload", pa.string()), ("batch_size", pa.int64())])
+        )
+        index = pd.MultiIndex.from_frame(studies.to_pandas())
+        trials = self._read("trials", ["workload", "batch_size", "status"]).to_pandas()
+        status = trials["status"].astype(object).fillna("")
+        known = {"COMPLETE": "complete", "INCOMPLETE": "incomplete", "INFEASIBLE": "infeasible"}
+        column = status.map(known).fillna("other")
+        counts = pd.crosstab([trials["workload"].astype(str), trials["batch_size"]], column)
+        result = counts.reindex(index=index, columns=[*known.values(), "other"], fill_value=0)
+        rows = {}
+        for workload in studies["workload"].unique().to_pylist():
+            metadata = pq.read_metadata(self._measurements_file(workload))
+            for i in range(metadata.num_row_groups):
+                group = metadata.row_group(i)
+                if group.num_rows:
+                    rows[(workload, group.column(1).statistics.min)] = group.num_rows
+        result["measurements"] = [rows.get(key, 0) for key in result.index]
+        return result.reset_index().rename_axis(columns=None)
+
+    def _measurements(
+        self,
+        workload: str,
+        metrics: Sequence[str] | None,
+        status: Collection[str] | None,
+        first: int | None,
+    ) -> pa.Table:
+        path = self._measurements_file(workload)
+        if metrics is not None:
+            known = self.metrics(workload)
+            missing = [name for name in metrics if name not in known]
+            if missing:
+                raise KeyError(f"{workload} has no metric {', '.join(missing)}; it has {', '.join(known)}")
+            columns = [*schemas.MEASUREMENT_KEY, *metrics]
+        else:
+            columns = None
+        table = pq.read_table(path, columns=columns, partitioning=None)
+        if status is None and first is None:
+            return table
+        trials = self._of_workload("trials", workload, ["workload", "batch_size", "trial", "status"])
+        kept = trials.filter(pa.array(_chosen_trials(trials, status, first)))
+        if kept.num_rows == trials.num_rows:
+            return table
+        return table.filter(pa.array(_rows_of(table, kept)))
+
+    def _measurements_file(self, workload: str) -> Path:
+        path = self._tables / tables.measurements_file(workload)
+        if not path.is_file():
+            raise self._unknown(workload)
+        return path
+
+    def _of_workload(self, name: str, workload: str | None, columns: list[str] | None = None) -> pa.Table:
+        if workload is None:
+            return self._read(name, columns)
+        table = self._read(name, columns, filters=pc.field("workload") == workload)
+        if not table.num_rows and workload not in self.workloads():
+            raise self._unknown(workload)
+        return table
+
+    def _read(self, name: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+        try:
+            return pq.read_table(
+                self._tables / f"{name}.parquet", columns=columns, filters=filters, partitioning=None
+            )
+        except FileNotFoundError:
+            raise StoreMissing(
+                f"{self._tables}: the tables are gone; they were ingested anew, so open the store again"
+            ) from None
+
+    def _unknown(self, workload: str) -> UnknownWorkload:
+        import difflib
+
+        known = self.workloads()
+        close = difflib.get_close_matches(workload, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it holds {len(known)} others"
+        return UnknownWorkload(
+            f"{self.path} holds no workload {workload!r}; {hint} (batchscience workloads lists them)"
+        )
+
+
+def load_workload(
+    name: str,
+    *,
+    metrics: Sequence[str] | None = None,
+    status: Collection[str] | None = (COMPLETE,),
+    first: int | None = None,
+    data: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """A workload's measurements, indexed by (batch_size, trial, step).
+
+    Parameters
+    ----------
+    name : str
+        Name of the workload, for example ``"mnist/simple_cnn_base/sgd"``.
+    metrics, status, first
+        As in `Store.measurements`.
+    data : path, optional
+        Folder of the store; by default the user's own, and the bundled tables where that has none.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row is a measurement, a column a metric.
+
+    Raises
+    ------
+    StoreMissing, UnknownWorkload, KeyError
+        As in `Store`.
+    """
+    table = Store(data)._measurements(name, metrics, status, first)
+    levels, codes = [], []
+    for key in schemas.MEASUREMENT_KEY[1:]:
+        level, code = np.unique(table[key].to_numpy(), return_inverse=True)
+        levels.append(level)
+        codes.append(code)
+    # From codes, because hashing every key of millions of rows again would take most of the time.
+    index = pd.MultiIndex(
+        levels=cast(Any, levels),  # the stubs ask for lists
+        codes=cast(Any, codes),
+        names=schemas.MEASUREMENT_KEY[1:],
+        verify_integrity=False,
+    )
+    return _frame(table.drop_columns(list(schemas.MEASUREMENT_KEY))).set_axis(index, axis=0)
+
+
+def _chosen_trials(trials: pa.Table, status: Collection[str] | None, first: int | None) -> NDArray[np.bool_]:
+    """Which rows of a trials table, sorted by key, have these statuses and come early enough."""
+    chosen = np.ones(trials.num_rows, dtype=bool)
+    if isinstance(status, str):
+        raise TypeError(f"status takes several, for example ({status!r},)")
+    if status is not None:
+        chosen &= pc.is_in(trials["status"], pa.array(list(status), pa.string())).to_numpy()
+    if first is not None and trials.num_rows:
+        if first < 1:
+            raise ValueError(f"first counts trials from 1, got {first}")
+        complete = pc.fill_null(pc.equal(trials["status"], COMPLETE), False).to_numpy()
+        workload = trials["workload"].combine_chunks().indices.to_numpy()
+        batch_size = trials["batch_size"].to_numpy()
+        begins = np.ones(trials.num_rows, dtype=bool)
+        begins[1:] = (workload[1:] != workload[:-1]) | (batch_size[1:] != batch_size[:-1])
+        before = np.cumsum(complete) - complete
+        starts = np.flatnonzero(begins)
+        before -= np.repeat(before[starts], np.diff(np.append(starts, trials.num_rows)))
+        chosen &= before < first
+    return chosen
+
+
+def _rows_of(measurements: pa.Table, trials: pa.Table) -> NDArray[np.bool_]:
+    """Which measurements, sorted by key, belong to one of these trials of the same workload."""
+    batch_size, trial = measurements["batch_size"].to_numpy(), measurements["trial"].to_numpy()
+    if not len(trial):
+        return np.zeros(0, dtype=bool)
+    begins = np.ones(len(trial), dtype=bool)
+    begins[1:] = (trial[1:] != trial[:-1]) | (batch_size[1:] != batch_size[:-1])
+    starts = np.flatnonzero(begins)
+    # Trials are few and rows are many: look each trial up once.
+    wanted = set(zip(trials["batch_size"].to_pylist(), trials["trial"].to_pylist(), strict=True))
+    keys = zip(batch_size[starts].tolist(), trial[starts].tolist(), strict=True)
+    kept = np.fromiter((key in wanted for key in keys), bool, len(starts))
+    return np.repeat(kept, np.diff(np.append(starts, len(trial))))
+
+
+_FRAME_TYPES = {pa.float64(): pd.ArrowDtype(pa.float64()), pa.string(): pd.StringDtype()}
+_NULLABLE = {"steps": pd.Int64Dtype(), "train_steps": pd.Int64Dtype(), "early_stopping": pd.BooleanDtype()}
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    nullable = [name for name in _NULLABLE if name in table.column_names]
+    frame: pd.DataFrame = table.drop_columns(nullable).to_pandas(types_mapper=_FRAME_TYPES.get)
+    for name in nullable:
+        column = table[name].to_pandas(
+            types_mapper={pa.int64(): _NULLABLE[name], pa.bool_(): _NULLABLE[name]}.get
+        )
+        frame.insert(table.column_names.index(name), name, column)
+    return frame
