@@ -736,3 +736,15 @@ PANELS = (
 
 ALL_TRIALS = frozenset({"9a", "9b", "10", "11"})
 """Figures that take every trial; the others the first `trials_used` COMPLETE ones of each study."""
+
+
+def goal_of(workload: str) -> Goal | None:
+    """The first goal that a figure of the paper has for a workload; None where it has none.
+
+    Examples
+    --------
+    >>> str(goal_of("mnist/simple_cnn_base/nesterov_momentum"))
+    'val/classification_error < 0.01'
+    """
+    goals = (s.goal for panel in PANELS for s in panel.series if s.workload == workload)
+    return next((goal for goal in goals if goal is not None), None)

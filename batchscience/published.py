@@ -205,3 +205,28 @@ def critical_batch_size_fits() -> pd.DataFrame:
     scaling from batch size 256 allows, b / (5a) + 1.2 · 256.
     """
     return _table("critical_batch_size_fits", (), ("a", "b", "critical_batch_size"))
+
+
+def differences_from_published(counts: pd.DataFrame) -> pd.DataFrame:
+    """Where the trial counts of a store differ from those of the publication.
+
+    Parameters
+    ----------
+    counts : pandas.DataFrame
+        A row is a study: workload, batch_size, complete, incomplete, infeasible (`Store.counts`).
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row is a count that differs: workload, batch_size, status, published, found; a study that
+        only one of the two has counts 0 in the other.
+    """
+    key, statuses = ["workload", "batch_size"], ["complete", "incomplete", "infeasible"]
+    both = {
+        name: table[[*key, *statuses]].melt(key, statuses, "status", name)
+        for name, table in (("published", studies()), ("found", counts))
+    }
+    merged = both["published"].merge(both["found"], on=[*key, "status"], how="outer")
+    merged[["published", "found"]] = merged[["published", "found"]].fillna(0).astype("int64")
+    different = merged[merged["published"] != merged["found"]]
+    return different.sort_values([*key, "status"], ignore_index=True)

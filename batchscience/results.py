@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from .goals import Budget, Goal
+from .layout import COMPLETE, INFEASIBLE
+
+if TYPE_CHECKING:
+    from .store import Store
 
 _KEY = ("workload", "batch_size", "trial")
 
@@ -313,6 +317,55 @@ def best_of_by_study(trials: pd.DataFrame, k: int, *, confidence_level: float = 
             }
         )
     return pd.DataFrame(rows, columns=[*study, "k", "best_of_k", "best_of_low", "best_of_high"])
+
+
+def steps_by_batch_size(
+    store: Store,
+    workload: str,
+    goal: Goal,
+    *,
+    first: int | None = 100,
+    k: int = 10,
+    budget: Budget | None = None,
+    confidence_level: float = 0.95,
+) -> pd.DataFrame:
+    """Steps to result of a workload at each batch size, beside what a search of k trials would find.
+
+    Parameters
+    ----------
+    store : Store
+        Where the workload's tables are.
+    workload : str
+        Name of the workload.
+    goal : Goal
+        What to reach.
+    first : int, optional
+        Look at the first so many COMPLETE trials of each study, as the paper does; None for all.
+    k : int, default 10
+        Trials of the search asked about.
+    budget : Budget, optional
+        Limit on each trial.
+    confidence_level : float, default 0.95
+        Of the limits of the best of k.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row is a study: workload, batch_size, and the columns of `steps_to_result` (of the COMPLETE
+        trials) and of `best_of_by_study`.
+
+    Notes
+    -----
+    A search also pays for the trials that diverge, so the best of k counts the INFEASIBLE trials
+    among the first COMPLETE ones as trials that did not reach the goal.
+    """
+    launched = store.trials(workload, status=(COMPLETE, INFEASIBLE), first=first)
+    measurements = store.measurements(workload, metrics=[goal.metric], first=first)
+    found = steps_to_goal(measurements, goal, budget, trials=launched)
+    complete = found[(launched["status"] == COMPLETE).to_numpy()]
+    result = steps_to_result(complete, expected=first)
+    best = best_of_by_study(found, k, confidence_level=confidence_level)
+    return result.merge(best, on=["workload", "batch_size"], how="left")
 
 
 def _with_key_columns(table: pd.DataFrame, *, needed: Any) -> pd.DataFrame:

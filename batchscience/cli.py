@@ -1,0 +1,320 @@
+"""The command line: each command reads its options, calls one function of the package and prints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from .errors import BatchScienceError, StoreMissing, UnknownWorkload
+
+# Everything heavy is imported inside the commands: --help must not wait for pandas.
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .goals import Budget, Goal
+    from .ingest import IngestReport
+
+WRONG_USAGE = 2
+
+
+class _Commands(TyperGroup):
+    """Turns the package's errors into one line on standard error and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+        try:
+            return super().invoke(ctx)
+        except (StoreMissing, UnknownWorkload) as error:
+            _say(f"error: {error}")
+            raise typer.Exit(WRONG_USAGE) from None
+        except BatchScienceError as error:
+            _say(f"error: {error}")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            _say("interrupted; what is finished stays, and the same command goes on")
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Steps to result against batch size: load, analyse, redraw and extend the measurements of "
+    "Shallue et al. (2019).",
+)
+
+Format = Literal["table", "csv", "json"]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Folder of the tables; by default $BATCHSCIENCE_DATA, else the user's data folder.",
+        show_default=False,
+    ),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="How to print the table.")]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--workload", metavar="PATTERN", help="Only these workloads; may be repeated."),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace studies that are there from another source.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first damaged file.")]
+
+
+@app.command()
+def fetch(
+    url: Annotated[
+        str | None, typer.Option(metavar="URL|PATH", help="Another place of the archive, or a file.")
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Expected hash; '' to accept any.")
+    ] = None,
+    data: Data = None,
+    workload: Patterns = None,
+    replace: Replace = False,
+    strict: Strict = False,
+) -> None:
+    """Download the published archive (802 MB), verify it and ingest it."""
+    from .fetch import ARCHIVE_SHA256, ARCHIVE_URL, fetch_archive
+    from .store import default_folder
+
+    folder = data or default_folder()
+    with _progress_bar("downloading", unit="bytes") as on_progress:
+        archive = fetch_archive(
+            folder,
+            url=url or ARCHIVE_URL,
+            sha256=ARCHIVE_SHA256 if sha256 is None else sha256 or None,
+            on_progress=on_progress,
+        )
+    _ingest(archive, folder, workload, replace, strict)
+
+
+@app.command()
+def ingest(
+    source: Annotated[Path, typer.Argument(help="An archive, or a folder in the raw layout.")],
+    data: Data = None,
+    workload: Patterns = None,
+    replace: Replace = False,
+    strict: Strict = False,
+) -> None:
+    """Read an archive, a raw folder or a trained study into the tables."""
+    from .store import default_folder
+
+    _ingest(source, data or default_folder(), workload, replace, strict)
+
+
+def _ingest(source: Path, data: Path, workloads: list[str] | None, replace: bool, strict: bool) -> None:
+    from .ingest import ingest as read
+
+    with _progress_bar("ingesting", unit="bytes") as on_progress:
+        report = read(
+            source, data, workloads=workloads, replace=replace, strict=strict, on_progress=on_progress
+        )
+    _say_what_was_read(report, data)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _say_what_was_read(report: IngestReport, data: Path) -> None:
+    for note in report.notes:
+        _say(f"note: {note}")
+    for problem in report.problems:
+        _say(f"damaged: {problem}")
+    _say(
+        f"{report.studies:,} studies, {report.trials:,} trials, {report.rows:,} evaluations, "
+        f"{report.measurements:,} measurements from {report.source} are in {data}"
+    )
+    if report.problems:
+        _say(f"{len(report.problems)} files could not be read (listed above); the rest is in the tables")
+
+
+@app.command()
+def workloads(
+    data: Data = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the 454 studies of the publication.")
+    ] = False,
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
+) -> None:
+    """List the studies in the tables with their trial counts."""
+    from .store import Store
+
+    counts = Store(data).counts()
+    if not check:
+        _print_table(counts.drop(columns="other") if not counts["other"].any() else counts, format)
+        return
+    from .published import differences_from_published
+
+    differences = differences_from_published(counts)
+    _print_table(differences, format)
+    _say(f"{len(differences)} differences from the 454 published studies")
+    if len(differences):
+        raise typer.Exit(1)
+
+
+@app.command()
+def steps(
+    workload: Annotated[str, typer.Argument(help="Name of a workload.")],
+    metric: Annotated[str | None, typer.Option(help="Objective; by default the paper's.")] = None,
+    goal: Annotated[float | None, typer.Option(help="Value to beat; by default the paper's.")] = None,
+    maximize: Annotated[bool, typer.Option("--maximize", help="Larger values are better.")] = False,
+    inclusive: Annotated[bool, typer.Option("--inclusive", help="The value itself will do.")] = False,
+    trials: Annotated[
+        str, typer.Option(metavar="N|all", help="First N COMPLETE trials of each study.")
+    ] = "paper",
+    k: Annotated[int, typer.Option("--best-of", min=1, help="Trials of the search asked about.")] = 10,
+    budget_steps: Annotated[float | None, typer.Option(help="Limit in steps.")] = None,
+    budget_examples: Annotated[float | None, typer.Option(help="Limit in examples.")] = None,
+    data: Data = None,
+    format: OutputFormat = "table",  # noqa: A002
+) -> None:
+    """Steps to result of a workload by batch size, with the best of k trials and its limits."""
+    from .results import steps_by_batch_size
+    from .store import Store
+
+    table = steps_by_batch_size(
+        Store(data),
+        workload,
+        _goal(workload, metric, goal, maximize, inclusive),
+        first=_first(workload, trials),
+        k=k,
+        budget=_budget(budget_steps, budget_examples),
+    )
+    _print_table(table, format)
+
+
+@app.command()
+def simulate(
+    out: Annotated[Path, typer.Option(metavar="FILE.tar.bz2", help="Archive or folder to write.")],
+    scale: Annotated[float, typer.Option(help="1 is the size of the published archive.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Another seed gives other trials.")] = 0,
+) -> None:
+    """Write a simulated archive in the raw layout, with its true answers beside it."""
+    from .simulate import simulate as write
+
+    with _progress_bar("simulating", unit="studies") as on_progress:
+        write(out, scale=scale, seed=seed, on_progress=on_progress)
+
+
+def _goal(
+    workload: str, metric: str | None, threshold: float | None, maximize: bool, inclusive: bool
+) -> Goal:
+    """The goal of the options, or the paper's where they leave it open."""
+    from .goals import Goal
+    from .paper import goal_of
+
+    if metric is not None and threshold is not None:
+        return Goal(metric, threshold, maximize, inclusive)
+    published = goal_of(workload)
+    if published is None or metric is not None or threshold is not None:
+        has = "its own goal" if published else "no goal"
+        raise typer.BadParameter(f"give both --metric and --goal; the paper has {has} for {workload}")
+    return published
+
+
+def _first(workload: str, trials: str) -> int | None:
+    from .paper import trials_used
+
+    if trials == "paper":
+        return trials_used(workload)
+    if trials == "all":
+        return None
+    if not trials.isdecimal() or int(trials) < 1:
+        raise typer.BadParameter(f"--trials takes a number from 1 or 'all', got {trials!r}")
+    return int(trials)
+
+
+def _budget(steps: float | None, examples: float | None) -> Budget | None:
+    from .goals import Budget
+
+    if steps is None and examples is None:
+        return None
+    try:
+        return Budget(steps=steps, examples=examples)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _print_table(table: pd.DataFrame, format: Format) -> None:  # noqa: A002
+    """Print a table on standard output, and nothing else."""
+    if format == "json":
+        rows = [{name: _json(value) for name, value in row.items()} for row in table.to_dict("records")]
+        print(json.dumps(rows, indent=2))
+    elif format == "csv":
+        text = table.map(_json).astype(object)
+        print(text.where(text.notna(), "").to_csv(index=False, lineterminator="\n"), end="")
+    else:
+        _print_readable(table)
+
+
+def _print_readable(table: pd.DataFrame) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    readable = Table(box=None, pad_edge=False)
+    for name in table.columns:
+        number = table[name].dtype.kind in "iufb"
+        readable.add_column(str(name), justify="right" if number else "left", overflow="fold")
+    for row in table.to_dict("records"):
+        readable.add_row(*(_readable(_json(value)) for value in row.values()))
+    console = Console()
+    # A pipe has no width: let no line be folded there.
+    Console(width=console.width if console.is_terminal else 10_000).print(readable)
+
+
+def _json(value: Any) -> Any:
+    """A value as JSON has it: absent, NaN and infinite are null."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _readable(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+@contextlib.contextmanager
+def _progress_bar(
+    what: str, *, unit: Literal["bytes", "studies", "figures", "trials"]
+) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, moved by calls with how much is done and how much there is."""
+    from rich import progress
+    from rich.console import Console
+
+    counts: list[progress.ProgressColumn] = (
+        [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+        if unit == "bytes"
+        else [progress.MofNCompleteColumn(), progress.TextColumn(unit)]
+    )
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), *counts]
+    with progress.Progress(
+        *columns, progress.TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
