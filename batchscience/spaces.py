@@ -165,18 +165,52 @@ class SearchSpace:
         .. [1] Owen (2017), A randomized Halton algorithm in R, arXiv 1706.02808; quasi-random search as
            in Shallue et al. (2019), section 4.1.
         """
-        from scipy.stats import qmc
-
         if trial < 1:
             raise ValueError(f"trials are numbered from 1, got {trial}")
+        point = next(self._points(study, trial, 1, seed))
+        return {p.name: p.value_at(u) for p, u in zip(self.parameters, point, strict=True)}
+
+    def settings_of(self, study: str, trials: int, *, seed: int = 0) -> list[dict[str, float]]:
+        """The metaparameters of the first trials of a study, as `settings` gives them one by one.
+
+        Parameters
+        ----------
+        study : str
+            Name of the study.
+        trials : int
+            How many trials, numbered from 1.
+        seed : int, default 0
+            As for `settings`.
+
+        Returns
+        -------
+        list of dict of str to float
+            Item i is what ``settings(study, i + 1, seed=seed)`` returns; much cheaper than calling that
+            for every trial, which begins the sequence anew.
+
+        Examples
+        --------
+        >>> space = SearchSpace((Parameter("learning_rate", "DOUBLE", 1e-4, 1.0, "LOG_SCALE"),))
+        >>> space.settings_of("mnist/fc_1024/sgd/64", 3)[2] == space.settings("mnist/fc_1024/sgd/64", 3)
+        True
+        """
+        return [
+            {p.name: p.value_at(u) for p, u in zip(self.parameters, point, strict=True)}
+            for point in self._points(study, 1, trials, seed)
+        ]
+
+    def _points(self, study: str, first: int, count: int, seed: int) -> Iterator[list[float]]:
+        """Points of the study's quasi-random sequence in the unit cube, from trial `first` on."""
+        from scipy.stats import qmc
+
         if not self.parameters:
-            return {}
+            yield from ([] for _ in range(count))
+            return
         # hash() differs between processes; the digest does not.
         digest = hashlib.sha256(f"{seed}:{study}".encode()).digest()
         halton = qmc.Halton(len(self.parameters), scramble=True, rng=int.from_bytes(digest[:8], "big"))
-        halton.fast_forward(trial - 1)
-        point = halton.random(1)[0]
-        return {p.name: p.value_at(float(u)) for p, u in zip(self.parameters, point, strict=True)}
+        halton.fast_forward(first - 1)
+        yield from halton.random(count).tolist()
 
     def contains(self, settings: Mapping[str, float]) -> bool:
         """Whether settings give every parameter a value within its limits (and nothing else)."""
