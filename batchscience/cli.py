@@ -20,8 +20,10 @@ from .errors import BatchScienceError, StoreMissing, UnknownWorkload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .figures.drawing import Rendered
     from .goals import Budget, Goal
     from .ingest import IngestReport
+    from .store import Store
 
 WRONG_USAGE = 2
 
@@ -208,6 +210,61 @@ def simulate(
 
     with _progress_bar("simulating", unit="studies") as on_progress:
         write(out, scale=scale, seed=seed, on_progress=on_progress)
+
+
+@app.command()
+def figures(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Figures; by default the usual ones.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the figures and draw none.")] = False,
+    data: Data = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files.")] = Path("figures"),
+    format: Annotated[str, typer.Option(metavar="LIST", help="Of png, pdf and svg.")] = "png,pdf",  # noqa: A002
+    source: Annotated[
+        Literal["auto", "archive", "published"],
+        typer.Option(help="Raw curves, published points, or what there is."),
+    ] = "auto",
+    style: Annotated[Literal["paper", "talk"], typer.Option(help="Sizes of figures and text.")] = "paper",
+) -> None:
+    """Redraw the figures of the paper, and more, from the raw curves or the published points."""
+    from . import figures as drawn
+
+    if listing:
+        _print_table(drawn.listing(), "table")
+        return
+    with _progress_bar("drawing", unit="figures") as on_progress:
+        rendered = drawn.render_all(
+            names or [],
+            _store_if_any(data, needed=source == "archive") if source != "published" else None,
+            out,
+            formats=format.replace(" ", "").split(","),
+            source=source,
+            style=style,
+            on_figure=lambda _, done, total: on_progress(done, total),
+        )
+    _report_figures(rendered, out)
+
+
+def _store_if_any(data: Path | None, *, needed: bool) -> Store | None:
+    """The tables named or usual; none where nobody asked for any and there are none."""
+    from .store import Store
+
+    try:
+        return Store(data)
+    except StoreMissing:
+        if needed or data is not None:
+            raise
+        return None
+
+
+def _report_figures(rendered: list[Rendered], out: Path) -> None:
+    failed = [figure for figure in rendered if figure.error is not None]
+    for figure in failed:
+        _say(f"{figure.name}: not drawn: {figure.error}")
+    _say(f"{len(rendered) - len(failed)} of {len(rendered)} figures are in {out}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _goal(

@@ -1,0 +1,141 @@
+"""Figures that are a grid of panels against batch size, or of the trials of studies: most of the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..paper import Panel
+from . import panels
+from .sheet import Cell, sheet
+from .sources import PanelTables, SourceKind
+from .style import Look, Style, looks
+
+_BAND = (
+    "Band: 95 % limits of the median steps to result of a search of {k} trials, in which those that miss "
+    "the goal or diverge count as failures."
+)
+
+
+def draw_grid(
+    tables: Sequence[PanelTables],
+    *,
+    kind: SourceKind,
+    style: Style,
+    columns: int,
+    note: str = "",
+    ordered: bool = False,
+    draw: Callable[[PanelTables, Axes], None] | None = None,
+    panel_height: float | None = None,
+) -> Figure:
+    """Draw one panel for each table.
+
+    Parameters
+    ----------
+    tables : sequence of PanelTables
+        In reading order.
+    kind : {"published", "archive"}
+        Where the numbers come from; the note at the foot says so.
+    style : Style
+        Sizes.
+    columns : int
+        Panels in a row.
+    note : str
+        What the lines are.
+    ordered : bool, default False
+        Whether the series of the panels have an order.
+    draw : callable, optional
+        Draws one table on axes; by default what suits its quantity.
+    panel_height : float, optional
+        In inches.
+    """
+    styles = _styles(tables, ordered=ordered)
+    draw = draw or partial(draw_panel, ordered=ordered, styles=styles)
+    cells = [Cell(table.panel.title, partial(draw, table)) for table in tables]
+    notes = [note, _origin(kind)]
+    if any("best_of_low" in table.points and table.points["best_of_low"].notna().any() for table in tables):
+        k = max(int(table.points["k"].max()) for table in tables if "k" in table.points)
+        notes.insert(1, _BAND.format(k=k))
+    if any(_beyond(table) for table in tables):
+        notes.insert(1, "Carets on an edge: points beyond it.")
+    for table in tables:
+        notes += [f"{text[0].upper()}{text[1:]}." for text in table.notes]
+    return sheet(
+        cells,
+        columns=columns,
+        style=style,
+        note=" ".join(dict.fromkeys(text for text in notes if text)),
+        panel_height=panel_height,
+        common=panels.GUIDE_DASHES,
+    )
+
+
+def _styles(tables: Sequence[PanelTables], *, ordered: bool) -> dict[str, Look] | None:
+    """One look for each label of the figure, if panels share labels."""
+    labels = [label for table in tables for label in dict.fromkeys(table.points.get("series", ()))]
+    names = list(dict.fromkeys(labels))
+    if len(names) == len(labels):
+        return None
+    return dict(zip(names, looks(len(names), ordered=ordered), strict=True))
+
+
+def _beyond(table: PanelTables) -> bool:
+    limits = table.panel.y_limits
+    if table.panel.quantity != "best_value" or limits is None or table.points.empty:
+        return False
+    values = table.points["value"].astype(float)
+    return bool(((values < limits[0]) | (values > limits[1])).any())
+
+
+def _origin(kind: SourceKind) -> str:
+    if kind == "published":
+        return "Points: read from the released notebook of Shallue et al. (2019)."
+    return "Computed from the raw curves."
+
+
+def y_label(panel: Panel) -> str:
+    """The label of a panel's vertical axis."""
+    if panel.quantity == "steps":
+        return "Steps"
+    if panel.quantity == "relative_steps":
+        return f"Steps / (steps at B = {panel.normalized_at:,})"
+    if panel.quantity == "effective_learning_rate":
+        return "Learning rate / (1 − momentum)"
+    return best_label(panel.series[0].metric)
+
+
+def best_label(metric: str) -> str:
+    """“Best validation error” and its like, from the name of a metric."""
+    split, _, name = metric.partition("/")
+    if not name:
+        return f"Best {metric}"
+    part = {"train": "training", "val": "validation", "test": "test"}.get(split, split)
+    words = {"classification_error": "error"}.get(name, name.replace("_error", "").replace("_", " "))
+    return f"Best {part} {words}"
+
+
+def draw_panel(table: PanelTables, ax: Axes, *, ordered: bool = False, **changes: Any) -> None:
+    """Draw one table in the way that suits what it shows."""
+    panel = table.panel
+    if table.points.empty:
+        panels.draw_absence("not available (see the note)", ax=ax)
+        return
+    best = panel.quantity == "best_value"
+    points = table.points
+    if "best_of_low" in points:
+        points = points.rename(columns={"best_of_low": "low", "best_of_high": "high"})
+    settings: dict[str, Any] = {
+        "y_label": y_label(panel),
+        "y_scale": "linear" if best else "log",
+        "x_limits": panel.x_limits,
+        "y_limits": panel.y_limits,
+        # Values blow up where training is too short; the part that the paper shows is what differs.
+        "keep_limits": best,
+        "ordered": ordered,
+        **changes,
+    }
+    panels.draw_series(points, ax=ax, guides=table.guides if len(table.guides) else None, **settings)

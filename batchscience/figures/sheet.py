@@ -1,0 +1,183 @@
+"""A sheet: a grid of panels with their titles, legends below them, and a note at the foot."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from .style import Style
+
+# Mean width of a character, as a part of the font size, of the fonts here.
+_CHARACTER = 0.56
+_HANDLE = 4.0
+_LINE = 1.42
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One panel of a sheet: its title, and what draws it on the axes it gets."""
+
+    title: str
+    draw: Callable[[Axes], None]
+
+
+def sheet(
+    cells: Sequence[Cell],
+    *,
+    columns: int,
+    style: Style,
+    note: str = "",
+    panel_height: float | None = None,
+    narrow: bool = False,
+    common: Collection[str] = (),
+) -> Figure:
+    """Draw panels in a grid.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        Row by row; the last row may be incomplete.
+    columns : int
+        Panels in a row.
+    style : Style
+        Sizes.  Its `Style.rc` must be in force.
+    note : str
+        Text at the foot: what lines and bands mean.
+    panel_height : float, optional
+        In inches; by default the style's, and more where panels are wider.
+    narrow : bool, default False
+        Whether a single column should be narrower than the sheet.
+    common : collection of str
+        Legend labels to explain once for the sheet, in whichever panels they are.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    A legend inside the axes covers data sooner or later, so legends have rows of their own, below their
+    panels, or once at the bottom where all panels have the same.
+    """
+    rows = math.ceil(len(cells) / columns)
+    width = style.width * (0.62 if narrow and columns == 1 else 1.0)
+    if panel_height is None:
+        panel_height = style.panel_height * {1: 1.6, 2: 1.25}.get(columns, 1.0)
+    inner = width / columns - 5.5 * style.font / 72
+    figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
+    grid = figure.add_gridspec(2 * rows + 2, columns)
+    axes: list[Axes] = []
+    for i, cell in enumerate(cells):
+        ax = figure.add_subplot(grid[2 * (i // columns), i % columns])
+        cell.draw(ax)
+        ax.set_title("\n".join(_wrapped(cell.title, inner, style.font)))
+        axes.append(ax)
+    _drop_repeated_labels(axes, columns)
+
+    legends = [_entries(ax) for ax in axes]
+    shared = _shared(legends, common)
+    heights: list[float] = []
+    for row in range(rows):
+        inside = range(row * columns, min((row + 1) * columns, len(cells)))
+        needed = 0.0
+        for i in inside:
+            own = {key: entry for key, entry in legends[i].items() if key not in shared}
+            if not own:
+                continue
+            below = figure.add_subplot(grid[2 * row + 1, i % columns])
+            needed = max(needed, _legend_below(below, own, inner, style))
+        heights += [panel_height, needed or 0.001]
+    bottom = _legend_below(figure.add_subplot(grid[2 * rows, :]), shared, width - 0.2, style) if shared else 0
+    heights.append(bottom or 0.001)
+    lines = _wrapped(note, width - 0.15, style.small) if note else []
+    heights.append(len(lines) * style.small * _LINE / 72 or 0.001)
+    if lines:
+        foot = figure.add_subplot(grid[2 * rows + 1, :])
+        foot.set_axis_off()
+        text = "\n".join(lines)
+        foot.text(
+            0, 0, text, ha="left", va="bottom", fontsize=style.small, color="0.3", transform=foot.transAxes
+        )
+    grid.set_height_ratios(heights)
+    figure.set_size_inches(width, sum(heights))
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.03, h_pad=0.045, hspace=0.0, wspace=0.02)
+    return figure
+
+
+_Entry = tuple[Any, str]
+
+
+def _entries(ax: Axes) -> dict[tuple[str, str], _Entry]:
+    """The legend entries of a panel, by label and look, each once."""
+    found: dict[tuple[str, str], _Entry] = {}
+    for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+        artist: Any = handle
+        color = artist.get_color() if hasattr(artist, "get_color") else artist.get_facecolor()
+        marker = artist.get_marker() if hasattr(artist, "get_marker") else ""
+        found.setdefault((label, f"{_hex(color)} {marker}"), (handle, label))
+    return found
+
+
+def _hex(color: Any) -> str:
+    # A collection of lines has an array of colours, one row for each.
+    return to_hex(color[0] if getattr(color, "ndim", 1) == 2 else color)
+
+
+def _shared(
+    legends: Sequence[dict[tuple[str, str], _Entry]], common: Collection[str]
+) -> dict[tuple[str, str], _Entry]:
+    """The entries to show once for all panels: the common ones, and the others if all have the same."""
+    if len(legends) < 2:
+        return {}
+    found = {key: entry for legend in legends for key, entry in legend.items() if key[0] in common}
+    others = [{key: legend[key] for key in legend if key[0] not in common} for legend in legends]
+    filled = [legend for legend in others if legend]
+    if filled and all(legend.keys() == filled[0].keys() for legend in filled):
+        return {**filled[0], **found}
+    return found
+
+
+def _legend_below(ax: Axes, entries: dict[tuple[str, str], _Entry], width: float, style: Style) -> float:
+    """Put a legend into otherwise empty axes; returns the height it needs, in inches."""
+    ax.set_axis_off()
+    em = style.small / 72
+    most = max(12, int(width / em / _CHARACTER - _HANDLE / _CHARACTER))
+    labels = ["\n".join(textwrap.wrap(label, most) or [label]) for _, label in entries.values()]
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(labels), int(width / em / (longest * _CHARACTER + _HANDLE))))
+    ax.legend(
+        [handle for handle, _ in entries.values()],
+        labels,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=columns,
+    )
+    # Entries run down the columns, and a row is as high as its highest entry.
+    per_column = math.ceil(len(labels) / columns)
+    tallest = max(
+        sum(label.count("\n") + 1 for label in labels[start : start + per_column])
+        for start in range(0, len(labels), per_column)
+    )
+    return (tallest * _LINE + 0.5) * em
+
+
+def _drop_repeated_labels(axes: Sequence[Axes], columns: int) -> None:
+    """Keep an axis label where it differs from that of the panel to its left, or below it."""
+    texts = [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes]
+    for i, ax in enumerate(axes):
+        if i % columns and texts[i][1] == texts[i - 1][1]:
+            ax.set_ylabel("")
+        if i + columns < len(axes) and texts[i][0] == texts[i + columns][0]:
+            ax.set_xlabel("")
+
+
+def _wrapped(text: str, width: float, size: float) -> list[str]:
+    return textwrap.wrap(text, max(12, int(width * 72 / (size * _CHARACTER))))
