@@ -89,7 +89,7 @@ def _folder_files(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
 def _archive_files(
     source: Path, wanted: Callable[[str], bool], on_progress: OnProgress | None
 ) -> Iterator[tuple[str, bytes]]:
-    total = source.stat().st_size
+    total, done = source.stat().st_size, 0
     with contextlib.ExitStack() as stack:
         stream, position = _open(source, stack)
         tar = _Tar(stream, source)
@@ -97,7 +97,8 @@ def _archive_files(
             for member in tar.members(wanted):
                 if on_progress is not None and tar.refilled:
                     tar.refilled = False
-                    on_progress(position(), total)
+                    done = max(done, position())  # the parallel reader says 0 at the end
+                    on_progress(done, total)
                 yield member
             tar.drain()
         except (OSError, EOFError, lzma.LZMAError, zlib.error, RuntimeError, ValueError) as error:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from . import __version__, archive, schemas, tables
 from .archive import OnProgress
 from .curves import Curves, Problem
-from .errors import ArchiveRefused, LayoutError, SourceConflict, StoreMissing
+from .errors import ArchiveRefused, BatchScienceError, LayoutError, SourceConflict, StoreMissing
 from .layout import (
     CURVE_FILE,
     INCOMPLETE,
@@ -112,16 +112,36 @@ def ingest(
         twice, or a folder that disagrees with the metadata in it.
     SourceConflict
         If a study is already in the store, from another source.
+    BatchScienceError
+        If the store cannot be written: the disk is full, or another process writes into it.
 
     Notes
     -----
     The store changes by one rename at the end.  The same source gives byte-identical files.
     """
     source, store = Path(source), Path(store)
+    try:
+        return _ingest(source, store, workloads, replace, strict, on_study, on_progress)
+    except OSError as error:
+        raise BatchScienceError(
+            f"{store}: {error.strerror or error}; free some space or name another --data, then run it again. "
+            "What was in the tables before is still there"
+        ) from error
+
+
+def _ingest(
+    source: Path,
+    store: Path,
+    workloads: Sequence[str] | None,
+    replace: bool,
+    strict: bool,
+    on_study: OnStudy | None,
+    on_progress: OnProgress | None,
+) -> IngestReport:
     with tables.staging(store) as staged:
         reader = _Reader(source, staged, workloads, strict, on_study)
         reader.read(on_progress)
-        if not reader.studies:
+        if not any(reader.found()):
             raise LayoutError(
                 f"{source}: holds no study; expected files such as "
                 "dataset/model/optimizer/batch_size/study.json"
@@ -204,14 +224,15 @@ class _Reader:
                     self._pass_on(worker, before)
                     before = study
                 self._take(study, trial, kind, name, content)
-            for study in list(self._studies()):
+            for study in list(self.found()):
                 self._parse_later(worker, study)
             while self._parsing:
                 self._parsing.popleft().result()
-        for study in self._studies():
+        for study in self.found():
             self._see_what_is_missing(study)
 
-    def _studies(self) -> Iterable[_Study]:
+    def found(self) -> Iterable[_Study]:
+        """The studies that were wanted and are there."""
         return (study for study in self.studies.values() if study is not None)
 
     def _wanted(self, name: str) -> bool:
@@ -260,7 +281,7 @@ class _Reader:
             raise ArchiveRefused(f"{self.source}: member {name!r} comes twice; nothing was written")
         study.seen.add(file)
         if trial is None:
-            self._take_study_file(study, kind, name, content)
+            self._take_study_file(study, kind, f"{study.path}/{kind}", content)
             return
         (study.curves_waiting if kind == CURVE_FILE else study.trials_waiting)[trial] = content
         study.waiting += len(content)
@@ -289,7 +310,7 @@ class _Reader:
         if study.waiting >= _WORTH_PARSING:
             self._parse_later(worker, study)
         elif self._waiting > _MOST_WAITING:
-            for each in list(self._studies()):
+            for each in list(self.found()):
                 self._parse_later(worker, each)
 
     def _parse_later(self, worker: ThreadPoolExecutor, study: _Study) -> None:
@@ -353,7 +374,7 @@ class _Reader:
 
     def studies_with_source(self) -> list[_Study]:
         """The studies in order of their key, each with the name of where it comes from."""
-        studies = sorted(self._studies(), key=lambda study: study.key)
+        studies = sorted(self.found(), key=lambda study: study.key)
         seen: set[tuple[str, int]] = set()
         for study in studies:
             if study.key in seen:
