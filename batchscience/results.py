@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from .store import Store
 
 _KEY = ("workload", "batch_size", "trial")
+
+# An untrained model's loss per example hardly depends on the batch size; a sum over the batch at least
+# doubles from one size to the next.
+_UNLIKE_AT_STEP_0 = 1.8
 
 
 def steps_to_goal(
@@ -54,6 +61,12 @@ def steps_to_goal(
     KeyError
         If a key column or the metric is missing.
 
+    Warns
+    -----
+    UserWarning
+        If the metric is to be minimized and its values at step 0 differ by a large factor between batch
+        sizes: a sum over the batch instead of a mean makes the smallest batch size seem the fastest.
+
     Notes
     -----
     Later measurements that miss the goal again do not matter, nor does a missing value or NaN.
@@ -76,6 +89,11 @@ def steps_to_goal(
         step, values, measured = step[order], values[order], measured[order]
 
     starts = _run_starts(codes)
+    if not goal.maximize:
+        first = starts[(step[starts] == 0) & measured[starts]]
+        by_study = dict(zip(key, codes, strict=True))
+        studies = [by_study[name][first] for name in key if name != "trial"]
+        _warn_of_unlike_objectives(goal.metric, values[first], studies)
     counted = measured
     if budget is not None:
         batch_size = table["batch_size"].to_numpy(dtype=np.int64)
@@ -94,6 +112,28 @@ def steps_to_goal(
         everyone = everyone.assign(workload=everyone["workload"].astype(str))
         result = result.assign(workload=result["workload"].astype(str))
     return everyone.merge(result, on=key, how="left").sort_values(key, ignore_index=True)
+
+
+def _warn_of_unlike_objectives(
+    metric: str, untrained: NDArray[np.float64], studies: list[NDArray[np.int64]]
+) -> None:
+    """Warn where the values of untrained models differ too much between the batch sizes of a workload."""
+    batch_size = studies[-1]
+    workload = studies[0] if len(studies) > 1 else np.zeros_like(batch_size)
+    table = pd.DataFrame({"workload": workload, "batch_size": batch_size, "value": untrained})
+    medians = table.groupby(["workload", "batch_size"])["value"].median().reset_index()
+    for _, found in medians.groupby("workload"):
+        positive = found[(found["value"] > 0) & np.isfinite(found["value"])].sort_values("value")
+        if len(positive) < 2:
+            continue
+        low, high = positive.iloc[0], positive.iloc[-1]
+        if high["value"] > _UNLIKE_AT_STEP_0 * low["value"]:
+            warnings.warn(
+                f"{metric} at step 0 is {low['value']:.4g} at batch size {low['batch_size']:,.0f} and "
+                f"{high['value']:.4g} at {high['batch_size']:,.0f}; if it is a sum "
+                "over the batch and not a mean, steps to one goal do not compare",
+                stacklevel=3,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +172,9 @@ class _Crossings:
         return result
 
 
-def steps_to_result(trials: pd.DataFrame, *, expected: int | None = None) -> pd.DataFrame:
+def steps_to_result(
+    trials: pd.DataFrame, *, expected: int | None = None, by: Sequence[str] = ()
+) -> pd.DataFrame:
     """The fewest steps to goal in each study.
 
     Parameters
@@ -141,13 +183,17 @@ def steps_to_result(trials: pd.DataFrame, *, expected: int | None = None) -> pd.
         A row is a trial, as `steps_to_goal` returns it.
     expected : int, optional
         How many trials each study should have.
+    by : sequence of str, optional
+        Further columns, for example a metaparameter, that split each study into several searches.  A
+        missing value is a group of its own, and so is NaN.
 
     Returns
     -------
     pandas.DataFrame
-        A row is a study, sorted by key: ``steps`` (Int64, ``<NA>`` = no trial reached the goal), the
-        ``trial`` that needed them (of several the lowest number), its ``after`` (the crossing lies in
-        (after, steps]), and how many trials ``reached`` the goal out of how many ``trials``.
+        A row is a study (or a part of one, by `by`), sorted by key: ``steps`` (Int64, ``<NA>`` = no trial
+        reached the goal), the ``trial`` that needed them (of several the lowest number), its ``after`` (the
+        crossing lies in (after, steps]), and how many trials ``reached`` the goal out of how many
+        ``trials``.
 
     Warns
     -----
@@ -162,18 +208,62 @@ def steps_to_result(trials: pd.DataFrame, *, expected: int | None = None) -> pd.
     >>> steps_to_result(found).iloc[0].to_dict()
     {'batch_size': 8, 'steps': 30, 'trial': 1, 'after': 10, 'reached': 2, 'trials': 2}
     """
-    table = _with_key_columns(trials, needed=("batch_size", "trial", "steps"))
-    study = [name for name in _KEY[:2] if name in table.columns]
+    table = _with_key_columns(trials, needed=("batch_size", "trial", "steps", *by))
+    study = [*(name for name in _KEY[:2] if name in table.columns), *by]
     if "after" not in table.columns:
         table = table.assign(after=pd.array([pd.NA] * len(table), dtype="Int64"))
-    table = table.sort_values([*study, "steps", "trial"], na_position="last")
-    groups = table.groupby(study, observed=True, sort=True)
-    result = groups.head(1).set_index(study)[["steps", "trial", "after"]].astype("Int64")
-    reached = table["steps"].notna().groupby([table[name] for name in study], observed=True).sum()
-    result = result.assign(reached=reached.astype(np.int64), trials=groups.size().astype(np.int64))
+    table = table.astype({"steps": "Int64", "after": "Int64"})
+    table = table.sort_values(["steps", "trial"], na_position="last")
+    group = _group_numbers(table, study)
+    best = table.loc[~pd.Series(group, index=table.index).duplicated().to_numpy()]
+    order = np.argsort(np.unique(group, return_index=True)[1])
+    counts = np.bincount(group, minlength=len(order))
+    reached = np.bincount(group, weights=table["steps"].notna(), minlength=len(order)).astype(np.int64)
+    result = best[[*study, "steps", "trial", "after"]].astype({"trial": "Int64"})
+    result = result.assign(reached=reached[order], trials=counts[order]).iloc[np.argsort(order)]
     result.loc[result["reached"] == 0, ["trial", "after"]] = pd.NA
-    _warn_of_unequal_searches(result["trials"], expected)
-    return result.reset_index()
+    result = result.reset_index(drop=True)
+    if not by or expected is not None:
+        _warn_of_unequal_searches(result.set_index(study)["trials"], expected)
+    return result
+
+
+def _group_numbers(table: pd.DataFrame, names: Sequence[str]) -> NDArray[np.int64]:
+    """A number for each row that tells its group, in the order of the sorted groups."""
+    keys = []
+    for name in names:
+        codes = _codes(table[name])
+        # factorize gives −1 to what is missing, and that is a group too: the last.
+        keys.append(np.where(codes < 0, len(table), codes) if name not in _KEY else codes)
+    return np.unique(np.column_stack(keys), axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def first_trials(trials: pd.DataFrame, n: int) -> pd.DataFrame:
+    """The first n trials of each study, in numeric order.
+
+    Parameters
+    ----------
+    trials : pandas.DataFrame
+        A row is a trial, with its key.
+    n : int
+        At least 1.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Some of the rows of `trials`, sorted by key: searches of equal size, whose steps to result compare.
+
+    Examples
+    --------
+    >>> first_trials(pd.DataFrame({"batch_size": 8, "trial": [10, 2, 3]}), 2)["trial"].tolist()
+    [2, 3]
+    """
+    if n < 1:
+        raise ValueError(f"a search has at least one trial, got n = {n}")
+    table = _with_key_columns(trials, needed=("batch_size", "trial"))
+    key = [name for name in _KEY if name in table.columns]
+    ordered = table.sort_values(key, ignore_index=True)
+    return ordered[ordered.groupby(key[:-1], observed=True).cumcount() < n].reset_index(drop=True)
 
 
 def _warn_of_unequal_searches(trials: pd.Series[int], expected: int | None) -> None:
@@ -181,8 +271,10 @@ def _warn_of_unequal_searches(trials: pd.Series[int], expected: int | None) -> N
         short = trials[trials < expected]
         if len(short):
             names = ", ".join(f"{_name(study)}: {n}" for study, n in list(short.items())[:5])
+            more = ", …" if len(short) > 5 else ""
             warnings.warn(
-                f"{len(short)} of {len(trials)} studies have fewer than {expected} trials ({names}…)",
+                f"{len(short)} of {len(trials)} studies have fewer than {expected} trials ({names}{more}); "
+                "a missing trial counts as one that did not reach the goal",
                 stacklevel=3,
             )
     elif len(trials) and trials.min() != trials.max():
@@ -214,6 +306,9 @@ class BestOf:
         Of the two limits together.
     reached, trials : int
         How many trials reached the goal, and how many there were.
+    after : float
+        The evaluation before `steps`, so that the crossing lies in (after, steps]; NaN where it is not
+        known or there was none.
     """
 
     k: int
@@ -223,9 +318,12 @@ class BestOf:
     confidence_level: float
     reached: int
     trials: int
+    after: float = math.nan
 
 
-def best_of(steps: ArrayLike, k: int, *, confidence_level: float = 0.95) -> BestOf:
+def best_of(
+    steps: ArrayLike, k: int, *, confidence_level: float = 0.95, after: ArrayLike | None = None
+) -> BestOf:
     """Estimate the steps to result of a search of k trials from the trials of one study.
 
     Parameters
@@ -237,6 +335,8 @@ def best_of(steps: ArrayLike, k: int, *, confidence_level: float = 0.95) -> Best
         Number of trials of the search asked about, from 1 to the number of trials.
     confidence_level : float, default 0.95
         Coverage of the limits, between 0 and 1.
+    after : array_like, optional
+        The evaluation before the steps to goal of each trial, as `steps_to_goal` gives it.
 
     Returns
     -------
@@ -263,9 +363,7 @@ def best_of(steps: ArrayLike, k: int, *, confidence_level: float = 0.95) -> Best
     >>> found.steps, found.low, found.high, found.reached
     (110.0, 90.0, 150.0, 8)
     """
-    from scipy.stats import quantile_test
-
-    times = pd.array(np.asarray(steps, dtype=object), dtype="Float64").to_numpy(np.float64, na_value=np.inf)
+    times = _times(steps)
     n = len(times)
     if n == 0:
         raise ValueError("best_of needs the trials of a study, got none")
@@ -273,19 +371,67 @@ def best_of(steps: ArrayLike, k: int, *, confidence_level: float = 0.95) -> Best
         raise ValueError(f"k must be between 1 and the number of trials, {n}; got {k}")
     if not 0 < confidence_level < 1:
         raise ValueError(f"confidence_level lies between 0 and 1, got {confidence_level}")
-    probability = -np.expm1(-np.log(2) / k)
-    ordered = np.sort(times)
+    order = np.argsort(times, kind="stable")
+    ordered = times[order]
+    rank = rank_of_best(k, n)
+    low_rank, high_rank = _limit_ranks(k, n, confidence_level)
+    low = 0.0 if low_rank is None else float(ordered[low_rank - 1])
+    high = np.inf if high_rank is None else float(ordered[high_rank - 1])
+    before = math.nan
+    if after is not None and np.isfinite(ordered[rank - 1]):
+        before = float(_times(after)[order[rank - 1]])
+    return BestOf(
+        k,
+        float(ordered[rank - 1]),
+        low,
+        high,
+        confidence_level,
+        int(np.isfinite(times).sum()),
+        n,
+        before if np.isfinite(before) else math.nan,
+    )
+
+
+def rank_of_best(k: int, n: int) -> int:
+    """Rank, from 1, of the trial of n whose steps estimate the median steps to result of k trials.
+
+    Examples
+    --------
+    >>> rank_of_best(10, 100), rank_of_best(1, 9)
+    (7, 5)
+    """
     # The rank, not an interpolation: one of the two neighbours may be infinite.
-    rank = int(np.ceil(n * probability - 1e-9))
+    return max(1, int(np.ceil(-n * np.expm1(-np.log(2) / k) - 1e-9)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _limit_ranks(k: int, n: int, confidence_level: float) -> tuple[int | None, int | None]:
+    """Ranks, from 1, of the trials whose steps are the limits; None where n trials are too few for one."""
+    from scipy.stats import quantile_test
+
     # The test only ranks the sample, so ranks stand in for the (possibly infinite) steps.
-    test = quantile_test(np.arange(1.0, n + 1), q=0.5, p=probability)
+    test = quantile_test(np.arange(1.0, n + 1), q=0.5, p=-np.expm1(-np.log(2) / k))
     limits: Any = test.confidence_interval(confidence_level)  # the stubs take it for a float
-    low = 0.0 if np.isnan(limits.low) else float(ordered[int(limits.low) - 1])
-    high = np.inf if np.isnan(limits.high) else float(ordered[int(limits.high) - 1])
-    return BestOf(k, float(ordered[rank - 1]), low, high, confidence_level, int(np.isfinite(times).sum()), n)
+    low, high = (None if np.isnan(limit) else int(limit) for limit in (limits.low, limits.high))
+    return low, high
 
 
-def best_of_by_study(trials: pd.DataFrame, k: int, *, confidence_level: float = 0.95) -> pd.DataFrame:
+def _times(steps: ArrayLike) -> NDArray[np.float64]:
+    """Steps as floats; infinite where there are none."""
+    if not isinstance(steps, (pd.Series, pd.api.extensions.ExtensionArray)):
+        steps = np.asarray(steps)
+        if steps.dtype.kind == "O":
+            steps = pd.array(steps, dtype="Float64")
+    if isinstance(steps, np.ndarray):
+        times = steps.astype(np.float64)
+    else:
+        times = steps.to_numpy(dtype=np.float64, na_value=np.inf)
+    return np.where(np.isnan(times), np.inf, times)
+
+
+def best_of_by_study(
+    trials: pd.DataFrame, k: int, *, confidence_level: float = 0.95, expected: int | None = None
+) -> pd.DataFrame:
     """`best_of` for every study of a table.
 
     Parameters
@@ -295,28 +441,71 @@ def best_of_by_study(trials: pd.DataFrame, k: int, *, confidence_level: float = 
     k : int
         Trials of the search asked about; the same for all studies, so that they compare.
     confidence_level : float, default 0.95
+    expected : int, optional
+        How many trials each study should have; those that are missing count as not having reached the goal.
 
     Returns
     -------
     pandas.DataFrame
         A row is a study: ``k``, ``best_of_k`` (the median), ``best_of_low``, ``best_of_high`` (float64,
-        infinite = not reached).  All are NaN for a study with fewer than `k` trials.
+        infinite = not reached), and ``best_of_after`` (the crossing behind ``best_of_k`` lies in
+        (best_of_after, best_of_k]).  All are NaN for a study with fewer than `k` trials.
+
+    Warns
+    -----
+    UserWarning
+        If a study has fewer trials than `expected`.
     """
     table = _with_key_columns(trials, needed=("batch_size", "trial", "steps"))
     study = [name for name in _KEY[:2] if name in table.columns]
+    groups = table.groupby(study, observed=True, sort=True)
+    if expected is not None:
+        _warn_of_unequal_searches(groups.size(), expected)
     rows = []
-    for key, steps in table.groupby(study, observed=True, sort=True)["steps"]:
-        found = best_of(steps, k, confidence_level=confidence_level) if k <= len(steps) else None
-        rows.append(
-            dict(zip(study, key, strict=True))
-            | {
-                "k": k,
-                "best_of_k": found.steps if found else np.nan,
-                "best_of_low": found.low if found else np.nan,
-                "best_of_high": found.high if found else np.nan,
-            }
-        )
-    return pd.DataFrame(rows, columns=[*study, "k", "best_of_k", "best_of_low", "best_of_high"])
+    for key, group in groups:
+        missing = max(0, (expected or 0) - len(group))
+        steps = np.append(_times(group["steps"]), np.full(missing, np.inf))
+        after = _times(group["after"]) if "after" in group else np.full(len(group), np.inf)
+        after = np.append(after, np.full(missing, np.inf))
+        row = dict(zip(study, key, strict=True)) | {"k": k}
+        if k <= len(steps):
+            found = best_of(steps, k, confidence_level=confidence_level, after=after)
+            values = (found.steps, found.low, found.high, found.after)
+        else:
+            values = (math.nan,) * 4
+        rows.append(row | dict(zip(_BEST_OF_COLUMNS, values, strict=True)))
+    return pd.DataFrame(rows, columns=[*study, "k", *_BEST_OF_COLUMNS])
+
+
+_BEST_OF_COLUMNS = ("best_of_k", "best_of_low", "best_of_high", "best_of_after")
+
+
+def search_of(
+    store: Store, workload: str, goal: Goal, *, first: int | None = None, budget: Budget | None = None
+) -> pd.DataFrame:
+    """The trials of a workload that the published analysis and the uncertainty of a search ask about.
+
+    Parameters
+    ----------
+    store : Store
+    workload : str
+    goal : Goal
+    first : int, optional
+        Of each study only the search up to its `first`-th COMPLETE trial.
+    budget : Budget, optional
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row is a COMPLETE or INFEASIBLE trial, as `steps_to_goal` returns it, with its ``status``.  A
+        diverged trial has reached no goal, whatever it measured before.
+    """
+    statuses = (COMPLETE, INFEASIBLE)
+    trials = store.trials(workload, status=statuses, first=first)
+    curves = store.measurements(workload, metrics=[goal.metric], status=(COMPLETE,), first=first)
+    found = steps_to_goal(curves, goal, budget, trials=trials)
+    status = trials[[*_KEY, "status"]].astype({"workload": str})
+    return found.merge(status, on=list(_KEY), how="left")
 
 
 def steps_by_batch_size(
@@ -324,48 +513,50 @@ def steps_by_batch_size(
     workload: str,
     goal: Goal,
     *,
-    first: int | None = 100,
+    first: int | None = None,
     k: int = 10,
     budget: Budget | None = None,
     confidence_level: float = 0.95,
 ) -> pd.DataFrame:
-    """Steps to result of a workload at each batch size, beside what a search of k trials would find.
+    """Steps to result of every study of a workload, with what a search of k trials would have found.
 
     Parameters
     ----------
     store : Store
-        Where the workload's tables are.
     workload : str
-        Name of the workload.
     goal : Goal
-        What to reach.
     first : int, optional
-        Look at the first so many COMPLETE trials of each study, as the paper does; None for all.
+        Of each study only the first so many COMPLETE trials; None takes all.
     k : int, default 10
         Trials of the search asked about.
     budget : Budget, optional
-        Limit on each trial.
+        Measurements after it are not looked at.
     confidence_level : float, default 0.95
         Of the limits of the best of k.
 
     Returns
     -------
     pandas.DataFrame
-        A row is a study: workload, batch_size, and the columns of `steps_to_result` (of the COMPLETE
-        trials) and of `best_of_by_study`.
+        A row is a study: ``workload``, ``batch_size``, then as in `steps_to_result` over the COMPLETE
+        trials ``steps``, ``trial``, ``after``, ``reached``, ``trials``, then ``best_of_k``,
+        ``best_of_low``, ``best_of_high`` of the search in which those trials were found, its ``diverged``
+        trials included as failures, ``k`` and ``best_of_after``.
 
-    Notes
+    Warns
     -----
-    A search also pays for the trials that diverge, so the best of k counts the INFEASIBLE trials
-    among the first COMPLETE ones as trials that did not reach the goal.
+    UserWarning
+        If a study has fewer than `first` COMPLETE trials.
     """
-    launched = store.trials(workload, status=(COMPLETE, INFEASIBLE), first=first)
-    measurements = store.measurements(workload, metrics=[goal.metric], first=first)
-    found = steps_to_goal(measurements, goal, budget, trials=launched)
-    complete = found[(launched["status"] == COMPLETE).to_numpy()]
+    search = search_of(store, workload, goal, first=first, budget=budget)
+    complete = search[search["status"] == COMPLETE]
     result = steps_to_result(complete, expected=first)
-    best = best_of_by_study(found, k, confidence_level=confidence_level)
-    return result.merge(best, on=["workload", "batch_size"], how="left")
+    bands = best_of_by_study(search, k, confidence_level=confidence_level)
+    diverged = (search["status"] == INFEASIBLE).groupby(search["batch_size"]).sum().rename("diverged")
+    # A study in which every trial diverged has a row too.
+    table = bands.merge(result, on=list(_KEY[:2]), how="left").merge(diverged, on="batch_size")
+    table[["reached", "trials"]] = table[["reached", "trials"]].fillna(0).astype(np.int64)
+    columns = ["steps", "trial", "after", "reached", "trials", *_BEST_OF_COLUMNS[:3]]
+    return table[[*_KEY[:2], *columns, "k", "best_of_after", "diverged"]]
 
 
 def _with_key_columns(table: pd.DataFrame, *, needed: Any) -> pd.DataFrame:
