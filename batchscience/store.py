@@ -103,6 +103,8 @@ class Store:
     ) -> pd.DataFrame:
         """A row is a trial: workload, batch_size, trial, status, steps, and its metaparameters.
 
+        Settings that are no numbers stand in ``other_settings``, a JSON object.
+
         Parameters
         ----------
         workload : str, optional
@@ -117,7 +119,7 @@ class Store:
         Returns
         -------
         pandas.DataFrame
-            Sorted by key; without metaparameters that no trial in it has.
+            Sorted by key; without settings that no trial in it has.
 
         Raises
         ------
@@ -129,7 +131,8 @@ class Store:
         unused = [
             name
             for name in table.column_names
-            if name not in schemas.RESERVED and table[name].null_count == table.num_rows
+            if name not in (*schemas.TRIAL_KEY, "status", "steps")
+            and table[name].null_count == table.num_rows
         ]
         return _frame(table.drop_columns(unused))
 
