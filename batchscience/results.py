@@ -363,7 +363,7 @@ def best_of(
     >>> found.steps, found.low, found.high, found.reached
     (110.0, 90.0, 150.0, 8)
     """
-    times = _times(steps)
+    times = as_steps(steps)
     n = len(times)
     if n == 0:
         raise ValueError("best_of needs the trials of a study, got none")
@@ -379,7 +379,7 @@ def best_of(
     high = np.inf if high_rank is None else float(ordered[high_rank - 1])
     before = math.nan
     if after is not None and np.isfinite(ordered[rank - 1]):
-        before = float(_times(after)[order[rank - 1]])
+        before = float(as_steps(after)[order[rank - 1]])
     return BestOf(
         k,
         float(ordered[rank - 1]),
@@ -416,8 +416,14 @@ def _limit_ranks(k: int, n: int, confidence_level: float) -> tuple[int | None, i
     return low, high
 
 
-def _times(steps: ArrayLike) -> NDArray[np.float64]:
-    """Steps as floats; infinite where there are none."""
+def as_steps(steps: ArrayLike) -> NDArray[np.float64]:
+    """Steps as floats; infinite where there are none (missing or NaN).
+
+    Examples
+    --------
+    >>> as_steps([3, None, float("nan")]).tolist()
+    [3.0, inf, inf]
+    """
     if not isinstance(steps, (pd.Series, pd.api.extensions.ExtensionArray)):
         steps = np.asarray(steps)
         if steps.dtype.kind == "O":
@@ -464,8 +470,8 @@ def best_of_by_study(
     rows = []
     for key, group in groups:
         missing = max(0, (expected or 0) - len(group))
-        steps = np.append(_times(group["steps"]), np.full(missing, np.inf))
-        after = _times(group["after"]) if "after" in group else np.full(len(group), np.inf)
+        steps = np.append(as_steps(group["steps"]), np.full(missing, np.inf))
+        after = as_steps(group["after"]) if "after" in group else np.full(len(group), np.inf)
         after = np.append(after, np.full(missing, np.inf))
         row = dict(zip(study, key, strict=True)) | {"k": k}
         if k <= len(steps):
