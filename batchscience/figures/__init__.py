@@ -6,7 +6,7 @@ Importing this loads no plotting library; drawing does.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -66,10 +66,50 @@ _PAPER = (
     Entry("figure_06", "Figure 6: steps to result on parts of a data set", "figure_06"),
     Entry("figure_07", "Figure 7: label smoothing, ResNet-50 on ImageNet", "figure_07"),
     Entry("figure_08", "Figure 8: effective learning rate of the best trial", "figure_08"),
+    Entry(
+        "figure_09a",
+        "Figure 9a: learning rates and momenta that reach the goal in one epoch",
+        "figure_09a",
+        published=False,
+    ),
+    Entry(
+        "figure_09b",
+        "Figure 9b: learning rates and momenta that reach the goal in 25,000 steps",
+        "figure_09b",
+        published=False,
+    ),
+    Entry(
+        "figure_10",
+        "Figure 10: the same for four sizes of Transformers",
+        "figure_10",
+        published=False,
+    ),
     Entry("figure_11", "Figure 11: best value within a budget", "figure_11"),
 )
 
-FIGURES: dict[str, Entry] = {entry.name: entry for entry in sorted(_PAPER, key=lambda entry: entry.name)}
+_MORE = (
+    Entry("scaling_regimes", "The three regimes of each workload of Figure 1", "scaling_regimes"),
+    Entry("useful_ranges", "Perfect-scaling and useful ranges of all workloads", "useful_ranges"),
+)
+
+
+def _on_other_splits(entry: Entry) -> Iterator[Entry]:
+    splits: tuple[tuple[Split, str], ...] = (("train", "on training metrics"), ("test", "on test metrics"))
+    for split, words in splits:
+        yield Entry(
+            f"{entry.name}_{split}",
+            f"{entry.title}, {words}",
+            entry.module,
+            published=False,
+            usual=entry.name == "figure_01",
+            split=split,
+        )
+
+
+FIGURES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (*_PAPER, *_MORE, *(other for entry in _PAPER for other in _on_other_splits(entry)))
+}
 """The figures by name, those of the paper first."""
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from .. import __version__
 from ..errors import BatchScienceError
 from ..paper import Panel
 from . import Entry, Format, SourceName, StyleName
-from .sources import NothingToDraw, PanelTables, PublishedPoints, Source
+from .raw import Ask, RawCurves, asks_of
+from .sources import NothingToDraw, PanelTables, PublishedPoints, Scope, Source
 from .splits import on_split
 from .style import STYLES
 
@@ -34,6 +36,9 @@ _METADATA: Mapping[Format, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": "batchscience"},
     "png": {"Software": "batchscience"},
 }
+
+
+NO_SCOPE = Scope()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +66,20 @@ def render_entries(
     """Draw figures one after the other; see `batchscience.figures.render_all`."""
     if source == "archive" and store is None:
         raise BatchScienceError("the figures of the archive need its tables; run 'batchscience fetch' first")
-    sources = _sources(store, source)
+    scope = Scope(workload, goal)
+    raw = RawCurves(store) if store is not None and source != "published" else None
+    sources: list[Source] = [*([raw] if raw is not None else [])]
+    if source != "archive":
+        sources.append(PublishedPoints())
     out.mkdir(parents=True, exist_ok=True)
-    for each in sources:
-        each.prepare([panel for entry in entries for panel in panels_of(entry)])
+    if raw is not None:
+        raw.prepare_asks([ask for entry in entries for ask in _asks(entry, raw, scope)])
     rendered = []
     for done, entry in enumerate(entries):
         if on_figure is not None:
             on_figure(entry.name, done, len(entries))
         try:
-            paths = _render(entry, sources, out, formats, style)
+            paths = _render(entry, sources, scope, out, formats, style)
         except Exception as error:
             # Whatever fails in one figure must not stop the others.
             if stop_at_error:
@@ -85,18 +94,23 @@ def render_entries(
 
 def panels_of(entry: Entry) -> list[Panel]:
     """The panels of a figure of the paper, on the figure's part of the data."""
-    module = importlib.import_module(f".{entry.module}", __package__)
-    return [on_split(panel, entry.split) for panel in getattr(module, "PANELS", ())]
+    return [on_split(panel, entry.split) for panel in _module(entry).PANELS]
 
 
-def tables_of(entry: Entry, source: Source) -> list[PanelTables]:
+def tables_of(
+    entry: Entry, source: Source, scope: Scope = NO_SCOPE, *, whole: bool = False
+) -> list[PanelTables]:
     """The numbers of a figure; a panel that the source cannot fill is empty, with the reason as its note.
 
     Raises
     ------
     NothingToDraw
-        If that is so for all of them.
+        If that is so for all of them, or for one of them where the figure is wanted `whole`.
     """
+    module = _module(entry)
+    if not hasattr(module, "PANELS"):
+        found: list[PanelTables] = module.tables(source, scope)
+        return found
     tables: list[PanelTables] = []
     missing: list[NothingToDraw] = []
     for panel in panels_of(entry):
@@ -105,34 +119,58 @@ def tables_of(entry: Entry, source: Source) -> list[PanelTables]:
         except NothingToDraw as error:
             missing.append(error)
             tables.append(PanelTables(panel, pd.DataFrame(), pd.DataFrame(), (str(error),)))
-    if len(missing) == len(tables):
+    if len(missing) == len(tables) or (whole and missing):
         raise missing[0]
     return tables
 
 
-def _sources(store: Store | None, source: SourceName) -> list[Source]:
-    """The sources to try, the preferred one first."""
-    return [PublishedPoints()]
+def _module(entry: Entry) -> Any:
+    return importlib.import_module(f".{entry.module}", __package__)
+
+
+def _asks(entry: Entry, raw: RawCurves, scope: Scope) -> list[Ask]:
+    """What a figure will ask of the raw curves, as far as that can be known before."""
+    module = _module(entry)
+    if hasattr(module, "PANELS"):
+        return [ask for panel in panels_of(entry) for ask in asks_of(panel)]
+    asks: list[Ask] = module.asks(raw, scope)
+    return asks
 
 
 def _render(
-    entry: Entry, sources: Sequence[Source], out: Path, formats: tuple[Format, ...], style: StyleName
+    entry: Entry,
+    sources: Sequence[Source],
+    scope: Scope,
+    out: Path,
+    formats: tuple[Format, ...],
+    style: StyleName,
 ) -> tuple[Path, ...]:
-    module = importlib.import_module(f".{entry.module}", __package__)
+    name = f"{entry.name}_{file_name(scope.workload)}" if entry.of_workload and scope.workload else entry.name
     reasons: list[NothingToDraw] = []
     for source in sources:
+        # Half a figure of one's own curves is worth less than the whole published one, if that is at hand.
+        whole = entry.published and source is not sources[-1]
         try:
-            tables = tables_of(entry, source)
+            tables = tables_of(entry, source, scope, whole=whole)
         except NothingToDraw as error:
             reasons.append(error)
             continue
         with STYLES[style].applied():
-            figure = module.draw(tables, kind=source.kind, style=STYLES[style])
-            return (
-                *write_figure(figure, out, entry.name, formats),
-                _write_numbers(entry, source, tables, out),
-            )
+            figure = _module(entry).draw(tables, kind=source.kind, style=STYLES[style])
+            paths = write_figure(figure, out, name, formats)
+        return (*paths, _write_numbers(entry, name, source, tables, out))
     raise reasons[0]
+
+
+def file_name(workload: str) -> str:
+    """A workload's name as a part of a file name.
+
+    Examples
+    --------
+    >>> file_name("mnist/fc_1024/sgd")
+    'mnist-fc_1024-sgd'
+    """
+    return re.sub(r"[^\w.+=]+", "-", workload).strip("-.")[:150] or "workload"
 
 
 def write_figure(figure: Figure, out: Path, name: str, formats: Sequence[Format]) -> list[Path]:
@@ -148,9 +186,9 @@ def write_figure(figure: Figure, out: Path, name: str, formats: Sequence[Format]
     return paths
 
 
-def _write_numbers(entry: Entry, source: Source, tables: Sequence[PanelTables], out: Path) -> Path:
+def _write_numbers(entry: Entry, name: str, source: Source, tables: Sequence[PanelTables], out: Path) -> Path:
     contents = {
-        "figure": entry.name,
+        "figure": name,
         "title": entry.title,
         "source": source.kind,
         "batchscience": __version__,
@@ -163,11 +201,12 @@ def _write_numbers(entry: Entry, source: Source, tables: Sequence[PanelTables], 
                 "points": _records(table.points),
                 "guides": _records(table.guides),
                 "notes": list(table.notes),
+                **{key: _records(more) for key, more in table.more.items()},
             }
             for table in tables
         ],
     }
-    path = out / f"{entry.name}.json"
+    path = out / f"{name}.json"
     _write(path, (json.dumps(contents, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     return path
 

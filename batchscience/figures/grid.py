@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -13,7 +14,22 @@ from ..paper import Panel
 from . import panels
 from .sheet import Cell, sheet
 from .sources import PanelTables, SourceKind
-from .style import Look, Style, looks
+from .style import MOST_LOOKS, Look, Style, looks
+
+CONTOURS = tuple(10.0**exponent for exponent in range(-8, 9))
+"""Effective learning rates of the contours in panels of settings."""
+
+COMMON = frozenset(
+    {
+        *panels.GUIDE_DASHES,
+        *panels.OUTCOMES,
+        *panels.REGIME_COLORS,
+        panels.CONTOUR_LABEL,
+        panels.BEST_LABEL,
+        "goal",
+    }
+)
+"""What legends explain once for a whole figure."""
 
 _BAND = (
     "Band: 95 % limits of the median steps to result of a search of {k} trials, in which those that miss "
@@ -57,9 +73,13 @@ def draw_grid(
     draw = draw or partial(draw_panel, ordered=ordered, styles=styles)
     cells = [Cell(table.panel.title, partial(draw, table)) for table in tables]
     notes = [note, _origin(kind)]
-    if any("best_of_low" in table.points and table.points["best_of_low"].notna().any() for table in tables):
-        k = max(int(table.points["k"].max()) for table in tables if "k" in table.points)
-        notes.insert(1, _BAND.format(k=k))
+    banded = [table.points for table in tables if "best_of_low" in table.points]
+    if banded:
+        text = _BAND.format(k=max(int(points["k"].max()) for points in banded))
+        limits = pd.concat([points[["best_of_low", "best_of_high", "value"]] for points in banded])
+        if limits[limits["value"].notna()].isna().to_numpy().any():
+            text += " None is drawn where that search may fail or the trials are too few."
+        notes.insert(1, text)
     if any(_beyond(table) for table in tables):
         notes.insert(1, "Carets on an edge: points beyond it.")
     for table in tables:
@@ -70,7 +90,7 @@ def draw_grid(
         style=style,
         note=" ".join(dict.fromkeys(text for text in notes if text)),
         panel_height=panel_height,
-        common=panels.GUIDE_DASHES,
+        common=COMMON,
     )
 
 
@@ -78,7 +98,7 @@ def _styles(tables: Sequence[PanelTables], *, ordered: bool) -> dict[str, Look] 
     """One look for each label of the figure, if panels share labels."""
     labels = [label for table in tables for label in dict.fromkeys(table.points.get("series", ()))]
     names = list(dict.fromkeys(labels))
-    if len(names) == len(labels):
+    if len(names) == len(labels) or len(names) > MOST_LOOKS:
         return None
     return dict(zip(names, looks(len(names), ordered=ordered), strict=True))
 
@@ -124,8 +144,11 @@ def draw_panel(table: PanelTables, ax: Axes, *, ordered: bool = False, **changes
     if table.points.empty:
         panels.draw_absence("not available (see the note)", ax=ax)
         return
-    best = panel.quantity == "best_value"
     points = table.points
+    if panel.quantity == "settings":
+        panels.draw_trials(points, ax=ax, levels=CONTOURS, x_limits=panel.x_limits, y_limits=panel.y_limits)
+        return
+    best = panel.quantity == "best_value"
     if "best_of_low" in points:
         points = points.rename(columns={"best_of_low": "low", "best_of_high": "high"})
     settings: dict[str, Any] = {

@@ -166,6 +166,9 @@ OUTCOMES: Mapping[str, tuple[tuple[float, float, float], str]] = {
 }
 
 
+BEST_LABEL = "fewest steps to the goal"
+
+
 def draw_trials(
     table: pd.DataFrame,
     *,
@@ -217,30 +220,35 @@ def draw_trials(
         _numbers(best, "one_minus_momentum"),
         linestyle="none",
         marker="*",
-        markersize=3.4 * size,
+        markersize=2.9 * size,
         color="#ffe600",
         markeredgecolor="black",
         markeredgewidth=0.6 * _line_width(),
-        label="fewest steps to the goal",
+        label=BEST_LABEL,
         zorder=6,
     )
 
 
+CONTOUR_LABEL = "effective learning rate (powers of ten)"
+
+
 def _draw_contours(ax: Axes, levels: Sequence[float]) -> None:
     (x_low, x_high), (y_low, y_high) = ax.get_xlim(), ax.get_ylim()
-    for i, level in enumerate(levels):
+    label = CONTOUR_LABEL
+    for level in levels:
         ends = np.array([max(x_low, y_low * level), min(x_high, y_high * level)])
         if ends[0] >= ends[1]:
             continue
         ax.plot(
             ends,
             ends / level,
-            color="0.6",
+            color="0.7",
             linewidth=0.6 * _line_width(),
             linestyle="-" if level >= 1 else (0, (4, 2)),
-            label="effective learning rate, by factors of ten (dashed below 1)" if i == 0 else "_nolegend_",
+            label=label,
             zorder=1,
         )
+        label = "_nolegend_"
         if math.log10(ends[1] / ends[0]) > 0.8:
             ax.annotate(
                 f"$10^{{{round(math.log10(level))}}}$",
@@ -251,13 +259,14 @@ def _draw_contours(ax: Axes, levels: Sequence[float]) -> None:
                 va="top",
                 fontsize=0.75 * _small(),
                 color="0.45",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
                 zorder=1.5,
             )
 
 
 REGIME_COLORS: Mapping[str, tuple[float, float, float]] = {
-    "perfect scaling": style.PERFECT,
-    "diminishing returns": style.DIMINISHING,
+    "perfect scaling regime": style.PERFECT,
+    "diminishing returns regime": style.DIMINISHING,
     "maximal data parallelism": style.MAXIMAL,
 }
 
@@ -617,10 +626,8 @@ def _scale(ax: Axes, name: Literal["x", "y"], limits: Limits, *, base: int | Non
 def _draw_band(
     ax: Axes, x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], look: Look
 ) -> None:
-    bottom, top = ax.get_ylim()
-    known = ~(np.isnan(low) & np.isnan(high))
-    # An unknown lower or upper limit is one beyond the axes.
-    low, high = np.where(np.isnan(low), bottom, low), np.where(np.isnan(high), top, high)
+    # A limit that the search does not give (it may fail, or has too few trials) is not drawn.
+    known = ~(np.isnan(low) | np.isnan(high))
     ax.fill_between(
         x,
         low,

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from .style import Style
 
 # Mean width of a character, as a part of the font size, of the fonts here.
-_CHARACTER = 0.56
+_CHARACTER = 0.57
 _HANDLE = 4.0
 _LINE = 1.42
 
@@ -102,9 +102,11 @@ def sheet(
         foot = figure.add_subplot(grid[2 * rows + 1, :])
         foot.set_axis_off()
         text = "\n".join(lines)
-        foot.text(
+        written = foot.text(
             0, 0, text, ha="left", va="bottom", fontsize=style.small, color="0.3", transform=foot.transAxes
         )
+        # Its height is known; a line that is a little too wide must not push the panels together.
+        written.set_in_layout(False)
     grid.set_height_ratios(heights)
     figure.set_size_inches(width, sum(heights))
     engine: Any = figure.get_layout_engine()
@@ -139,9 +141,8 @@ def _shared(
         return {}
     found = {key: entry for legend in legends for key, entry in legend.items() if key[0] in common}
     others = [{key: legend[key] for key in legend if key[0] not in common} for legend in legends]
-    filled = [legend for legend in others if legend]
-    if filled and all(legend.keys() == filled[0].keys() for legend in filled):
-        return {**filled[0], **found}
+    if all(legend.keys() == others[0].keys() for legend in others):
+        return {**others[0], **found}
     return found
 
 

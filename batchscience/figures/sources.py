@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -13,6 +13,7 @@ import pandas as pd
 
 from .. import published
 from ..errors import BatchScienceError
+from ..goals import Goal
 from ..paper import Panel, Series
 from .panels import LINEAR_HEURISTIC, PERFECT_SCALING, SQUARE_ROOT_HEURISTIC
 
@@ -37,12 +38,23 @@ class PanelTables:
         A row is an end of a straight line for comparison: ``guide``, ``batch_size``, ``value``.
     notes : tuple of str
         What a reader must know of these numbers.
+    more : mapping of str to pandas.DataFrame
+        Further tables of the panel, by name.
     """
 
     panel: Panel
     points: pd.DataFrame
     guides: pd.DataFrame
     notes: tuple[str, ...] = ()
+    more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The workload that a figure of one workload is to show, and the goal, where somebody chose one."""
+
+    workload: str | None = None
+    goal: Goal | None = None
 
 
 SourceKind = Literal["published", "archive"]
@@ -177,9 +189,11 @@ def guides(panel: Panel, points: pd.DataFrame) -> pd.DataFrame:
         exponents = {PERFECT_SCALING: -1.0}
     if len(panel.series) == 1:
         label = ""
+    rows: list[tuple[str, float, float]] = []
+    if not exponents:
+        return no_guides()
     known = points[(points["series"] == label) & points["value"].notna()].sort_values("batch_size")
-    rows = []
-    if len(known) and exponents:
+    if len(known):
         size, value = float(known["batch_size"].iloc[0]), float(known["value"].iloc[0])
         if panel.normalized_at is not None:
             size, value = float(panel.normalized_at), 1.0
@@ -187,3 +201,8 @@ def guides(panel: Panel, points: pd.DataFrame) -> pd.DataFrame:
         for name, exponent in exponents.items():
             rows += [(name, end, value * (end / size) ** exponent) for end in ends]
     return pd.DataFrame(rows, columns=["guide", "batch_size", "value"])
+
+
+def no_guides() -> pd.DataFrame:
+    """The table of a panel without straight lines for comparison."""
+    return pd.DataFrame({"guide": [], "batch_size": [], "value": []})

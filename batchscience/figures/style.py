@@ -139,6 +139,10 @@ _DASHES: tuple[tuple[float, ...], ...] = (
 _CATEGORIES = (0, 1, 2, 3, 4, 7, 5, 9, 6, 8)
 
 
+MOST_LOOKS = len(_MARKERS)
+"""So many series have colours and markers that no other has."""
+
+
 def looks(count: int, *, ordered: bool = False) -> tuple[Look, ...]:
     """A look for each of some series.
 

@@ -1,0 +1,117 @@
+"""The three regimes of each workload of Figure 1 behind its curve, with the transition points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .. import paper
+from ..transitions import TOLERANCE, TOLERANCES, Transitions, sensitivity, transitions
+from . import panels
+from .grid import draw_grid, y_label
+from .raw import Ask, RawCurves, asks_of
+from .sources import NothingToDraw, PanelTables, Scope, Source, SourceKind
+from .style import Style
+
+
+def asks(raw: RawCurves, scope: Scope) -> list[Ask]:  # noqa: ARG001 - of one form for all figures
+    """What the figure needs of the raw curves."""
+    return [ask for panel in paper.FIGURE_1 for ask in asks_of(panel)]
+
+
+def tables(source: Source, scope: Scope) -> list[PanelTables]:  # noqa: ARG001
+    """The curves of Figure 1 with their regimes.
+
+    Raises
+    ------
+    NothingToDraw
+        If the source has none of them.
+    """
+    found, missing = [], []
+    for panel in paper.FIGURE_1:
+        try:
+            found.append(with_regimes(source.tables(panel)))
+        except NothingToDraw as error:
+            missing.append(error)
+    if not found:
+        raise missing[0]
+    return found
+
+
+def with_regimes(table: PanelTables) -> PanelTables:
+    """A panel of one series of steps, with its regimes and transition points added.
+
+    Notes
+    -----
+    The limits of a transition point are the range of its answers at tolerances from 10 to 50 %: how far it
+    depends on what one calls equal.
+    """
+    columns = [name for name in ("batch_size", "value", "after") if name in table.points.columns]
+    curve = table.points[columns].rename(columns={"value": "steps"})
+    found = transitions(curve, tolerance=TOLERANCE)
+    if found.perfect_to is None or found.useful_to is None:
+        return PanelTables(table.panel, table.points, table.guides, (*table.notes, str(found)))
+    steps = curve.set_index("batch_size")["steps"].astype(float)
+    moves = sensitivity(curve, TOLERANCES)
+    points = []
+    for name, title in (("perfect", "end of perfect scaling"), ("useful", "maximum useful batch size")):
+        size = float(getattr(found, f"{name}_to"))
+        points.append(
+            {
+                "transition": title,
+                "batch_size": size,
+                "value": float(steps[size]),
+                "censored": bool(getattr(found, f"{name}_censored")),
+                "low": float(moves[f"{name}_to"].min()),
+                "high": float(moves[f"{name}_to"].max()),
+                "tolerance": found.tolerance,
+            }
+        )
+    notes = tuple(f"{table.panel.title}: {text}" for text in found.warnings if "rise" not in text)
+    return PanelTables(
+        table.panel,
+        table.points,
+        table.guides,
+        (*table.notes, *notes),
+        {"spans": _spans(found), "transitions": pd.DataFrame(points)},
+    )
+
+
+def _spans(found: Transitions) -> pd.DataFrame:
+    """A row is a regime, from its first to its last batch size."""
+    assert found.perfect_to is not None
+    assert found.useful_to is not None
+    useful = max(found.useful_to, found.perfect_to)
+    rows = [
+        ("perfect scaling regime", found.smallest, found.perfect_to),
+        ("diminishing returns regime", found.perfect_to, useful),
+        ("maximal data parallelism", useful, found.largest),
+    ]
+    spans = pd.DataFrame(rows, columns=["regime", "low", "high"])
+    return spans[spans["high"] > spans["low"]].reset_index(drop=True)
+
+
+def draw_regime_panel(table: PanelTables, ax: Axes) -> None:
+    """Draw the curve of one panel on its regimes."""
+    points = table.points.rename(columns={"best_of_low": "low", "best_of_high": "high"})
+    label = y_label(table.panel)
+    if "spans" not in table.more:
+        panels.draw_series(points, ax=ax, guides=table.guides, y_label=label)
+        return
+    spans, found = table.more["spans"], table.more["transitions"]
+    panels.draw_regimes(points, spans, found, ax=ax, guides=table.guides, y_label=label)
+
+
+NOTE = (
+    f"Transition points measured on the curve made monotone, at a tolerance of {100 * TOLERANCE:.0f} %; "
+    f"bars: their range at tolerances from {100 * TOLERANCES[0]:.0f} to {100 * TOLERANCES[-1]:.0f} %. "
+    "Triangles (≥): the data end before the regime does."
+)
+
+
+def draw(tables: Sequence[PanelTables], *, kind: SourceKind, style: Style) -> Figure:
+    """Draw the figure's panels."""
+    return draw_grid(tables, kind=kind, style=style, columns=3, note=NOTE, draw=draw_regime_panel)
