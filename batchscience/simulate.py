@@ -283,10 +283,10 @@ class _Answer:
 
 
 def _snapped(steps: float, uncertainty: float) -> int:
-    """The roundest whole number within the uncertainty of a reading."""
+    """The roundest whole number well within the uncertainty of a reading."""
     for unit in (1000, 500, 100, 50, 10, 5, 1):
         near = round(steps / unit) * unit
-        if near > 0 and abs(near / steps - 1) <= uncertainty:
+        if near > 0 and abs(near / steps - 1) <= 0.75 * uncertainty:
             return near
     return max(1, round(steps))
 
@@ -534,7 +534,9 @@ class _Scale:
         """The value of the scale that a reading of the objective stands for."""
         if self.examples is None:
             return -value if self.goal.maximize else value
-        return round(value * self.examples) / self.examples
+        near = round(value * self.examples) / self.examples
+        # Some published error rates are fractions of another number of examples; they stay as read.
+        return near if abs(near - value) <= 5e-6 * value else value
 
     def _most_errors(self, goal: Goal) -> int:
         assert self.examples is not None
