@@ -124,6 +124,9 @@ def _residuals(value: Floats, y: Floats, w: Floats) -> tuple[Floats, Floats, Flo
 
 def _best_of_grid(shapes: Floats, y: Floats, w: Floats) -> NDArray[np.intp]:
     """For each curve the row of `shapes` (shapes × batch sizes) with the least sum of squares."""
+    if w.all():
+        about_mean = shapes - shapes.mean(axis=1, keepdims=True)
+        return np.asarray(((about_mean**2).sum(axis=1) - 2 * y @ about_mean.T).argmin(axis=1))
     first = (w * y).sum(axis=1, keepdims=True) - w @ shapes.T
     squares = -2 * (w * y) @ shapes.T + w @ (shapes * shapes).T - first * first / _total(w)
     return np.asarray(squares.argmin(axis=1))
@@ -137,8 +140,8 @@ def _span(x: Floats, per_octave: float) -> Floats:
 def _fit_knee(x: Floats, y: Floats, w: Floats, *, sharpness: Floats | None = None) -> Floats:
     """Least squares by a grid over (critical batch size, sharpness), refined by Levenberg–Marquardt steps."""
     limits = [math.log(limit) for limit in _EXPONENTS]
-    exponents = np.linspace(limits[0], limits[1], 24) if sharpness is None else sharpness
-    grid = np.stack(np.meshgrid(_span(x, 5), exponents, indexing="ij"), axis=-1).reshape(-1, 2)
+    exponents = np.linspace(limits[0], limits[1], 14) if sharpness is None else sharpness
+    grid = np.stack(np.meshgrid(_span(x, 3), exponents, indexing="ij"), axis=-1).reshape(-1, 2)
     p = grid[_best_of_grid(_knee(grid, x), y, w)].copy()
     lower = np.array([x[0] - _BEYOND, limits[0] if sharpness is None else sharpness[0]])
     upper = np.array([x[-1] + _BEYOND, limits[1] if sharpness is None else sharpness[0]])
