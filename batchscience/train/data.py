@@ -133,8 +133,8 @@ def training_order(
     Returns
     -------
     callable
-        ``order(step, count)``: the numbers of the examples of `count` steps from `step` (counted from 0) on, of shape
-        (count, batch_size).
+        ``order(step, count)``: the numbers of the examples of `count` steps from `step` (counted from
+        0) on, of shape (count, batch_size).
 
     Raises
     ------
@@ -182,7 +182,7 @@ def training_order(
 
 
 def digits() -> DataSet:
-    """Scikit-learn's 1,797 handwritten digits of 8×8 pixels: 1,280 to train on, 259 and 258 to validate and test."""
+    """Scikit-learn's 1,797 handwritten digits of 8×8 pixels: 1,280 for training, 259 and 258 held out."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -212,10 +212,10 @@ def mnist1d() -> DataSet:
     """Ten shapes of a line of 40 points, made by the recipe of MNIST-1D (Greydanus and Kobak 2024).
 
     Certain, from the authors' published code: the templates, and the order and sizes of the
-    transformations (padding by 36 to 60 points, scaling by up to ±20 %, translation, correlated noise 0.25 where the
-    line is flat, noise 0.02, shear 0.75, 40 points), 4,000 examples to train on and 1,000 to test.
-    Chosen here: NumPy's present generator, so that the examples are others than in the authors' file, and 1,000 further
-    examples for validation.
+    transformations (padding by 36 to 60 points, scaling by up to ±20 %, translation, correlated noise
+    0.25 where the line is flat, noise 0.02, shear 0.75, 40 points), 4,000 examples to train on and
+    1,000 to test. Chosen here: NumPy's present generator, so that the examples are others than in the
+    authors' file, and 1,000 further examples for validation.
     """
     from scipy.ndimage import gaussian_filter1d
 
@@ -337,7 +337,7 @@ class NoisyQuadratic:
         return examples / self.fewest_steps(goal, huge, largest_rate=largest_rate)
 
     def noise_scale(self, weights: Array) -> float:
-        """tr(Σ) / |G|² at the given weights, G being the expected gradient and Σ the covariance of one example's."""
+        """tr(Σ) / |G|² at the given weights (G the expected gradient, Σ the covariance of one example's)."""
         h = self.curvatures
         return float(np.sum(self.noise * h) / np.sum((h * weights) ** 2))
 
@@ -369,14 +369,16 @@ def read_idx(path: Path) -> Array:
     TrainingError
         If the file is not IDX of unsigned bytes, or its length does not fit its header.
     """
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     try:
-        with opened as file:
-            content = file.read()
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
     except (OSError, EOFError) as error:
         raise TrainingError(f"{path}: {error}; is the file damaged?") from None
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise TrainingError(f"{path}: expected an IDX file of unsigned bytes, found {content[:4]!r} at its start")
+        raise TrainingError(
+            f"{path}: expected an IDX file of unsigned bytes, found {content[:4]!r} at its start"
+        )
     axes = content[3]
     shape = np.frombuffer(content, ">u4", axes, 4).astype(np.int64)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * axes)
@@ -462,9 +464,9 @@ def mnist(
 ) -> DataSet:
     """MNIST or Fashion MNIST: 55,000 training, 5,000 validation and 10,000 test images of 28×28 pixels.
 
-    Certain: the sizes of the splits, and of the subsets ``mnist_subsets/mnist_6875`` and so on.  Chosen here:
-    validation takes the last 5,000 of the 60,000 published training images, a subset takes the first ones, and pixels are
-    divided by 255.
+    Certain: the sizes of the splits, and of the subsets ``mnist_subsets/mnist_6875`` and so on.  Chosen
+    here: validation takes the last 5,000 of the 60,000 published training images, a subset takes the
+    first ones, and pixels are divided by 255.
     """
     whole, test = _mnist_arrays(name, datasets)
     held = min(5_000, whole.size // 12)
@@ -590,9 +592,9 @@ def imagenet(
     """ImageNet (ILSVRC 2012) through tensorflow-datasets' ``imagenet2012``.
 
     Certain: 1,281,167 training images of 1,000 classes; the subsets' names.  Chosen here: the central
-    square, resized to `size` pixels and divided by 255; no augmentation; validation on 50,000 images held out of the training set; the
-    published validation images serve as the test split; ``imagenet_half_images`` takes every other
-    image, ``imagenet_half_classes`` the first 500 classes.
+    square, resized to `size` pixels and divided by 255; no augmentation; validation on 50,000 images
+    held out of the training set; the published validation images serve as the test split;
+    ``imagenet_half_images`` takes every other image, ``imagenet_half_classes`` the first 500 classes.
     """
     builder = _builder("imagenet2012", datasets)
     _prepared(builder, "imagenet2012")
@@ -653,7 +655,8 @@ def open_images_v4(datasets: str | os.PathLike[str] | None = None, *, size: int 
     """Open Images V4 through tensorflow-datasets: images with any number of labels.
 
     Certain: the data set and its metric, average precision over all pairs of image and label.  Chosen
-    here: the trainable image labels with positive verification, the central square of `size` pixels, no augmentation.
+    here: the trainable image labels with positive verification, the central square of `size` pixels, no
+    augmentation.
     """
     builder = _builder("open_images_v4", datasets)
     _prepared(builder, "open_images_v4")
@@ -672,7 +675,9 @@ def open_images_v4(datasets: str | os.PathLike[str] | None = None, *, size: int 
         name: TfdsStream(builder, part, builder.info.splits[part].num_examples, decode)
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test"))
     }
-    return DataSet("open_images_v4", "labels", classes, **streams, prepare=_unit)
+    return DataSet(
+        "open_images_v4", "labels", classes, streams["train"], streams["val"], streams["test"], _unit
+    )
 
 
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -730,8 +735,8 @@ def lm1b(datasets: str | os.PathLike[str] | None = None) -> DataSet:
     """The One Billion Word benchmark through tensorflow-datasets.
 
     Certain: 30,301,028 training sentences, and cross entropy per word as the metric.  Chosen here:
-    words and marks as tokens, the 32,766 most frequent of the first 100,000 sentences as vocabulary, sentences cut at
-    64; validation takes the first half of the published test sentences.
+    words and marks as tokens, the 32,766 most frequent of the first 100,000 sentences as vocabulary,
+    sentences cut at 64; validation takes the first half of the published test sentences.
     """
     builder = _builder("lm1b", datasets)
     _prepared(builder, "lm1b")
@@ -779,7 +784,10 @@ def common_crawl(datasets: str | os.PathLike[str] | None = None) -> DataSet:
             f"one sentence a line, into DIR/common_crawl and give --datasets DIR (or set ${FOLDER_VARIABLE})"
         )
     lines = [
-        line for file in files for line in file.read_text("utf-8", errors="replace").splitlines() if line.strip()
+        line
+        for file in files
+        for line in file.read_text("utf-8", errors="replace").splitlines()
+        if line.strip()
     ]
     parts = [[line for i, line in enumerate(lines) if i % 100 == part] for part in (0, 1)]
     rest = [line for i, line in enumerate(lines) if i % 100 > 1]
@@ -787,8 +795,8 @@ def common_crawl(datasets: str | os.PathLike[str] | None = None) -> DataSet:
         raise TrainingError(f"data set common_crawl: {len(lines)} lines in {tried[-1]}; expected at least 3")
     numbers = {word: i + 2 for i, word in enumerate(vocabulary_of(rest))}
     size = min(VOCABULARY, len(numbers) + 2)
-    splits = [encoded(part, numbers) for part in (rest, *parts)]
-    return DataSet("common_crawl", "language", size, *splits)
+    train, val, test = (encoded(part, numbers) for part in (rest, *parts))
+    return DataSet("common_crawl", "language", size, train, val, test)
 
 
 def data_set_named(name: str, datasets: str | os.PathLike[str] | None = None) -> DataSet:
@@ -797,11 +805,12 @@ def data_set_named(name: str, datasets: str | os.PathLike[str] | None = None) ->
     Parameters
     ----------
     name : str
-        ``digits``, ``mnist1d``, ``parabola``, ``noisy_quadratic``, ``mnist``, ``fashion_mnist``, ``cifar_10``,
-        ``mnist_subsets/mnist_N``, ``imagenet``, ``imagenet_subsets/…``, ``open_images_v4``, ``lm1b`` or ``common_crawl``; each also behind
-        ``solution_quality/``.
+        ``digits``, ``mnist1d``, ``parabola``, ``noisy_quadratic``, ``mnist``, ``fashion_mnist``,
+        ``cifar_10``, ``mnist_subsets/mnist_N``, ``imagenet``, ``imagenet_subsets/…``,
+        ``open_images_v4``, ``lm1b`` or ``common_crawl``; each also behind ``solution_quality/``.
     datasets : path, optional
-        Folder of downloaded data sets; ``$BATCHSCIENCE_DATASETS`` and Debian's folder are looked into after it.
+        Folder of downloaded data sets; ``$BATCHSCIENCE_DATASETS`` and Debian's folder are looked into
+        after it.
 
     Raises
     ------

@@ -120,13 +120,12 @@ class Devices:
             return [float(v) for v in own]
         sent = tf.constant(own if self.chief else np.zeros_like(own))
 
-        @tf.function
         def summed() -> Any:
-            return self.strategy.run(
-                lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, sent)
-            )
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, sent)
 
-        return [float(v) for v in self.first(summed()).numpy()]
+        total = tf.function(lambda: self.strategy.run(summed), autograph=False)()
+        return [float(v) for v in self.first(total).numpy()]
 
 
 def strategy_for(name: str) -> Devices:
@@ -136,8 +135,8 @@ def strategy_for(name: str) -> Devices:
     ----------
     name : str
         ``"cpu"`` (one device, no strategy), ``"cpu:N"`` (N logical replicas on this processor),
-        ``"gpu"`` (all visible GPUs) or ``"gpu:N"`` (the first N), ``"tpu"`` or ``"tpu:ADDRESS"``, ``"workers"``
-        (the processes that ``$TF_CONFIG`` lists).
+        ``"gpu"`` (all visible GPUs) or ``"gpu:N"`` (the first N), ``"tpu"`` or ``"tpu:ADDRESS"``,
+        ``"workers"`` (the processes that ``$TF_CONFIG`` lists).
 
     Returns
     -------
@@ -174,7 +173,7 @@ def strategy_for(name: str) -> Devices:
         if found < (count or 1):
             raise TrainingError(
                 f"device {name!r}: looked for {count or 1} GPU among TensorFlow's physical devices, "
-                f"found {found}; is the CUDA build of TensorFlow installed ('pip install tensorflow[and-cuda]')?"
+                f"found {found}; is it the build with CUDA ('tensorflow[and-cuda]')?"
             )
         count = count or found
     elif count is None:
@@ -198,7 +197,7 @@ def _split_cpu(count: int) -> None:
     except RuntimeError:
         raise TrainingError(
             f"device 'cpu:{count}': TensorFlow already runs in this process with "
-            f"{len(present or [cpu])} logical CPU; ask for the replicas before anything else, in a new process"
+            f"{len(present or [cpu])} logical CPU; start with the replicas, in a new process"
         ) from None
 
 
@@ -237,9 +236,7 @@ def _workers(name: str) -> Devices:
         ) from None
     kind = "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
     chief = task.get("type") == "chief" or int(task["index"]) == 0
-    return Devices(
-        name, kind, strategy, loop_on_device=strategy.num_replicas_in_sync == 1, chief=chief
-    )
+    return Devices(name, kind, strategy, loop_on_device=strategy.num_replicas_in_sync == 1, chief=chief)
 
 
 def run_local_workers(
@@ -281,7 +278,7 @@ def run_local_workers(
                     env=variables,
                     # The chief alone reports; a failing worker's reasons are on standard error.
                     stdout=None if index == 0 else subprocess.DEVNULL,
-                    preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+                    preexec_fn=_die_with_parent if sys.platform == "linux" else None,
                 )
             )
         while True:
@@ -325,4 +322,3 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], patience: float = 2.0) ->
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -60,12 +61,14 @@ class Trainer:
     accumulate : int, default 1
         Parts into which each replica divides its share, to need less memory; one update follows all of them.
     clip_norm : float, optional
-        Largest Euclidean norm of the gradient of the mean loss over the global batch; larger ones are scaled down to it.
+        Largest Euclidean norm of the gradient of the mean loss over the global batch; larger ones are
+        scaled down to it.
     compiled : bool, optional
         Whether XLA compiles the steps.  By default it does, except for convolutions on a CPU, which it runs
         many times slower than TensorFlow's kernels.
     train_examples : int, default 10000
-        The ``train/`` columns are measured on so many of the first training examples (all, if there are fewer).
+        The ``train/`` columns are measured on so many of the first training examples (all, if there are
+        fewer).
 
     Raises
     ------
@@ -75,9 +78,10 @@ class Trainer:
     Notes
     -----
     Each replica adds up the loss and the gradients of its examples; the sums are added over the
-    replicas and divided by the number of examples of the global batch (of words, for language); then all replicas
-    make the same single update.  So the curve depends on the batch size and not on who computes it, to rounding.  The
-    one exception is batch norm, which sees no more than a replica's share.
+    replicas and divided by the number of examples of the global batch (of words, for language); then
+    all replicas make the same single update.  So the curve depends on the batch size and not on who
+    computes it, to rounding.  The one exception is batch norm, which sees no more than a replica's
+    share.
     """
 
     def __init__(
@@ -98,9 +102,7 @@ class Trainer:
         self.share = devices.share(batch_size, accumulate)
         self.clip_norm = clip_norm
         # Asking for the order once refuses a batch that the training set cannot fill.
-        training_order(
-            data_set.train.size, batch_size, seed=(0,), with_replacement=data_set.with_replacement
-        )
+        training_order(data_set.train.size, batch_size, seed=(0,), with_replacement=data_set.with_replacement)
         self.compiled = compiled
         if compiled is None:
             self.compiled = devices.kind != "cpu" or not network.convolutional
@@ -133,7 +135,7 @@ class Trainer:
         for name in settings:
             if name not in known and name != "learning_rate":
                 raise TrainingError(
-                    f"setting {name!r} is used by nothing in {self.data_set.name} with {self.optimizer.name}; "
+                    f"setting {name!r} is used by nothing in {self.data_set.name}/{self.optimizer.name}; "
                     f"known are learning_rate, {', '.join(sorted(known))}"
                 )
         if "learning_rate" not in settings:
@@ -167,6 +169,7 @@ class Trainer:
     def _steps_per_call(self) -> int:
         count = max(1, min(MOST_STEPS_PER_CALL, ORDER_BYTES_PER_CALL // (4 * self.batch_size)))
         if self._resident is None:
+            assert not isinstance(self.data_set.train, Split)
             inputs, targets = next(self.data_set.train.batches(1, seed=None))
             step_bytes = self.batch_size * (inputs.nbytes + targets.nbytes)
             count = max(1, min(count, STREAM_BYTES_PER_CALL // max(1, step_bytes)))
@@ -218,7 +221,7 @@ class Trainer:
 
     def _step(
         self, weights: Any, slots: Any, statistics: Any, inputs: Any, targets: Any, examples: Any, step: Any,
-        settings: Any, sums_of: Callable[..., Any], update: Callable[..., Any],
+        settings: Any, *, sums_of: Callable[..., Any], update: Callable[..., Any],
     ) -> tuple[Any, ...]:  # fmt: skip
         """One step of one replica: its sums, the reduction, the update that all replicas make."""
         each = self.share * self.accumulate
@@ -254,14 +257,21 @@ class Trainer:
             del ok
             weights, slots, statistics, loss = self._step(
                 weights, slots, statistics, inputs, targets, order[i], start + i, settings,
-                self._sums, self._update,
+                sums_of=self._sums, update=self._update,
             )  # fmt: skip
             return i + 1, loss, tf.math.is_finite(loss), weights, slots, statistics
 
         done, loss, ok, weights, slots, statistics = tf.while_loop(
-            lambda i, loss, ok, *_: (i < count) & ok,
+            lambda i, _, ok, *__: (i < count) & ok,
             body,
-            (tf.constant(0), tf.constant(0.0), tf.constant(True), list(weights), list(slots), list(statistics)),
+            (
+                tf.constant(0),
+                tf.constant(0.0),
+                tf.constant(True),
+                list(weights),
+                list(slots),
+                list(statistics),
+            ),
         )
         return weights, slots, statistics, _report(done, loss, ok)
 
@@ -276,8 +286,7 @@ class Trainer:
             *state, report = strategy.run(self._many_compiled, args=arguments)
             return (*state, self.devices.first(report))
 
-        def replica(*arguments: Any) -> tuple[Any, ...]:
-            return self._step(*arguments, self._sums_compiled, self._update_compiled)
+        replica = functools.partial(self._step, sums_of=self._sums_compiled, update=self._update_compiled)
 
         def body(i: Any, loss: Any, ok: Any, weights: Any, slots: Any, statistics: Any) -> tuple[Any, ...]:
             del ok, loss
@@ -289,9 +298,16 @@ class Trainer:
             return i + 1, loss, tf.math.is_finite(loss), weights, slots, statistics
 
         done, loss, ok, weights, slots, statistics = tf.while_loop(
-            lambda i, loss, ok, *_: (i < count) & ok,
+            lambda i, _, ok, *__: (i < count) & ok,
             body,
-            (tf.constant(0), tf.constant(0.0), tf.constant(True), list(weights), list(slots), list(statistics)),
+            (
+                tf.constant(0),
+                tf.constant(0.0),
+                tf.constant(True),
+                list(weights),
+                list(slots),
+                list(statistics),
+            ),
         )
         return weights, slots, statistics, _report(done, loss, ok)
 
@@ -354,7 +370,7 @@ class Trainer:
         return tuple(
             spread(lambda context, array=array: tf.constant(array[context.replica_id_in_sync_group]))
             for array in (x, y, p)
-        )  # type: ignore[return-value]  # three values
+        )
 
     def _measure_local(self, weights: Any, statistics: Any, inputs: Any, targets: Any, present: Any) -> Any:
         """Sums of the metrics of a replica's examples, per split."""
@@ -410,8 +426,8 @@ class Trainer:
             left -= kept
             present = np.zeros((1, batch), np.float32)
             present[0, :kept] = 1.0
-            filled = [np.concatenate([a, np.repeat(a[:1], batch - len(a), 0)]) for a in (x, y)]
-            sums = self._measure(state.weights, state.statistics, *self._spread(*filled, present))[0]
+            x, y = (np.concatenate([a, np.repeat(a[:1], batch - len(a), 0)]) for a in (x, y))
+            sums = self._measure(state.weights, state.statistics, *self._spread(x, y, present))[0]
             for key, value in sums.items():
                 total[key] = total.get(key, 0.0) + np.asarray(value, np.float64)
             if left <= 0:
@@ -423,13 +439,16 @@ class Trainer:
 
     # ------------------------------------------------------------------ gradients
 
-    def gradient_of(self) -> Callable[[State, Any], Any]:
+    @functools.cached_property
+    def noise_gradient(self) -> Callable[[State, Any], Any]:
         """A function of (state, numbers of examples) that returns one vector, the mean gradient over them.
 
         It runs on one replica, whatever the devices; for data sets in memory.
         """
         if self._resident is None:
-            raise TrainingError(f"{self.data_set.name} is streamed; the noise scale needs its examples in memory")
+            raise TrainingError(
+                f"{self.data_set.name} is streamed; the noise scale needs its examples in memory"
+            )
         settings = self.scalars({"learning_rate": 0.0})
 
         def mean(weights: Any, statistics: Any, inputs: Any, targets: Any, examples: Any) -> Any:
@@ -575,11 +594,12 @@ class Checkpoint:
 
     def save(self, arrays: Sequence[Array], facts: Mapping[str, Any]) -> None:
         """Write arrays and facts, whole or not at all."""
-        named = {f"a{i}": array for i, array in enumerate(arrays)}
+        named: dict[str, Any] = {f"a{i}": array for i, array in enumerate(arrays)}
+        text = json.dumps(facts).encode()
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("wb") as file:
-                np.savez(file, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **named)
+                np.savez(file, allow_pickle=False, facts=np.frombuffer(text, np.uint8), **named)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self.path)
@@ -754,7 +774,9 @@ def _resumed(
     codes = devices.agreed(list(text) if devices.chief else [0.0] * int(length))
     facts = json.loads(bytes(int(code) for code in codes))
     arrays = []
-    for own, array in zip(trainer.arrays(state), held[0] if held is not None else trainer.arrays(state), strict=True):
+    for own, array in zip(
+        trainer.arrays(state), held[0] if held is not None else trainer.arrays(state), strict=True
+    ):
         values = devices.agreed([float(v) for v in array.reshape(-1)])
         arrays.append(np.array(values, own.dtype).reshape(own.shape))
     return trainer.placed(arrays), facts

@@ -106,7 +106,13 @@ class Scope:
         return y + self.weight((channels,), zeros) if bias else y
 
     def batch_norm(
-        self, x: Any, *, ghost: int = 0, first_scale: Draw = ones, momentum: float = 0.9, epsilon: float = 1e-5
+        self,
+        x: Any,
+        *,
+        ghost: int = 0,
+        first_scale: Draw = ones,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
     ) -> Any:
         """Batch normalisation over all axes but the last.
 
@@ -226,7 +232,9 @@ def network(forward: Forward, inputs: tf.TensorSpec) -> Network:
 
     scope = declaration(2)
 
-    def apply(weights: Sequence[Any], statistics: Sequence[Any], x: Any, training: bool) -> tuple[Any, list[Any]]:
+    def apply(
+        weights: Sequence[Any], statistics: Sequence[Any], x: Any, training: bool
+    ) -> tuple[Any, list[Any]]:
         run = Scope(weights, statistics, training)
         outputs = forward(run, x)
         return outputs, run.moved
@@ -269,7 +277,9 @@ def keras_network(build: Callable[[], Any]) -> Network:
         keras.utils.set_random_seed(int(rng.integers(2**31)))
         return values(build())
 
-    def apply(weights: Sequence[Any], statistics: Sequence[Any], x: Any, training: bool) -> tuple[Any, list[Any]]:
+    def apply(
+        weights: Sequence[Any], statistics: Sequence[Any], x: Any, training: bool
+    ) -> tuple[Any, list[Any]]:
         outputs, moved = model.stateless_call(list(weights), list(statistics), x, training=training)
         return outputs, list(moved)
 
@@ -304,7 +314,8 @@ def simple_cnn(channels: tuple[int, int], width: int, outputs: int) -> Forward:
     """``simple_cnn_*``: two convolutions with max-pooling, then one hidden fully connected layer.
 
     Certain from the paper: that sequence, and that there is no batch norm.  Chosen here: 5×5 kernels,
-    2×2 pooling, and the sizes of base (32 and 64 channels, 1,024 units), narrow (a quarter of each) and wide (twice).
+    2×2 pooling, and the sizes of base (32 and 64 channels, 1,024 units), narrow (a quarter of each) and
+    wide (twice).
     """
 
     def forward(scope: Scope, x: Any) -> Any:
@@ -321,8 +332,8 @@ def resnet_8(outputs: int) -> Forward:
     """``resnet_8``: seven convolutions in three residual blocks, then a linear layer.
 
     Certain from the name: eight layers with weights on the longest path.  Chosen here: the 16-32-64
-    channels of He et al. (2016) for CIFAR-10, pre-activation blocks, no batch norm (so that the curve does not depend
-    on the split of the batch), and 1×1 projections where the shape changes.
+    channels of He et al. (2016) for CIFAR-10, pre-activation blocks, no batch norm (so that the curve
+    does not depend on the split of the batch), and 1×1 projections where the shape changes.
     """
 
     def forward(scope: Scope, x: Any) -> Any:
@@ -343,8 +354,9 @@ def resnet_50(outputs: int, *, ghost: int = 32, widths: Sequence[int] = (64, 128
     """``resnet_50``: the bottleneck network of He et al. (2016) with batch norm.
 
     Certain from the name: 3, 4, 6 and 3 bottleneck blocks.  Chosen here: the stride in the 3×3
-    convolution, a last scale of each block that starts at 0 (Goyal et al. 2017), and batch norm over ghost batches of 32
-    examples (Hoffer et al. 2017) where that divides a replica's share, else over the share.
+    convolution, a last scale of each block that starts at 0 (Goyal et al. 2017), and batch norm over
+    ghost batches of 32 examples (Hoffer et al. 2017) where that divides a replica's share, else over
+    the share.
     """
 
     def norm(scope: Scope, x: Any, first_scale: Draw = ones) -> Any:
@@ -367,7 +379,9 @@ def resnet_50(outputs: int, *, ghost: int = 32, widths: Sequence[int] = (64, 128
     return forward
 
 
-def vgg_11(outputs: int, *, widths: Sequence[int] = (64, 128, 256, 256, 512, 512, 512, 512), hidden: int = 4096) -> Forward:
+def vgg_11(
+    outputs: int, *, widths: Sequence[int] = (64, 128, 256, 256, 512, 512, 512, 512), hidden: int = 4096
+) -> Forward:
     """``vgg_11``: configuration A of Simonyan and Zisserman (2015).
 
     Certain from the name: eight 3×3 convolutions and three fully connected layers.  Chosen here: no
@@ -409,10 +423,10 @@ TRANSFORMERS: Mapping[str, TransformerSize] = {
 def transformer(size: TransformerSize, vocabulary: int) -> Forward:
     """``transformer_*``: a causal language model after Vaswani et al. (2017).
 
-    Certain: base has that paper's base sizes (6 layers, width 512, hidden 2,048, 8 heads), and the names say
-    which sizes the others change.  Chosen here: by how much (`TRANSFORMERS`), layer norm before each sublayer,
-    sinusoidal positions, input and output embeddings shared, and no dropout, so that the curve does not
-    depend on the split of the batch.
+    Certain: base has that paper's base sizes (6 layers, width 512, hidden 2,048, 8 heads), and the
+    names say which sizes the others change.  Chosen here: by how much (`TRANSFORMERS`), layer norm
+    before each sublayer, sinusoidal positions, input and output embeddings shared, and no dropout, so
+    that the curve does not depend on the split of the batch.
     """
 
     def forward(scope: Scope, tokens: Any) -> Any:

@@ -197,9 +197,9 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 
 ``momentum`` is v ← m·v + g, w ← w − lr·v; ``nesterov_momentum`` moves by g + m·v instead (both as in
 TensorFlow 1's MomentumOptimizer; Keras folds the learning rate into v, which differs when it decays).
-``adam``, ``adamw``, ``lamb`` and ``lion`` agree with Keras's.  ``muon`` orthogonalises the momentum of every weight
-that is a matrix, with the scale 0.2·√max(rows, columns) of Liu et al. (2025), and takes adam for the others, with the
-same learning rate.
+``adam``, ``adamw``, ``lamb`` and ``lion`` agree with Keras's.  ``muon`` orthogonalises the momentum of
+every weight that is a matrix, with the scale 0.2·√max(rows, columns) of Liu et al. (2025), and takes
+adam for the others, with the same learning rate.
 """
 
 

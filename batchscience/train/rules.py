@@ -43,7 +43,9 @@ class EvaluationRule:
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.most_between is not None and self.most_between < self.every):
-            raise ValueError(f"gaps between measurements are at least 1 step, and the largest not below the least: {self}")
+            raise ValueError(
+                f"gaps between measurements are at least 1 step, and the largest not below the least: {self}"
+            )
         if not self.ratio >= 1:
             raise ValueError(f"the steps of measurements grow by a ratio of at least 1, got {self.ratio}")
 
@@ -137,6 +139,8 @@ class NoiseRule:
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.batches < 3:
-            raise ValueError(f"the noise scale needs small batches of at least 1 example, and 3 of them: {self}")
+            raise ValueError(
+                f"the noise scale needs small batches of at least 1 example, and 3 of them: {self}"
+            )
         if not 0 < self.confidence_level < 1:
             raise ValueError(f"a confidence level lies between 0 and 1, got {self.confidence_level}")

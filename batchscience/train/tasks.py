@@ -23,7 +23,8 @@ class Task:
         For example ``"classification"``.
     loss : callable
         ``loss(outputs, targets, settings)`` returns the losses of the examples (or of the words of
-        sentences) and their weights, of one shape; the training loss is Σ weight · loss / Σ weight over the global batch.
+        sentences) and their weights, of one shape; the training loss is Σ weight · loss / Σ weight over
+        the global batch.
     metrics : tuple of str
         Names without their split, for example ``"cross_entropy_error"``.
     sums : callable
@@ -144,8 +145,8 @@ def average_precision(positive: NDArray[Any], negative: NDArray[Any]) -> float:
     Returns
     -------
     float
-        Σ (recall step) × precision over the scores from the highest down, pairs of one score taken together (as
-        scikit-learn does); NaN without positives.
+        Σ (recall step) × precision over the scores from the highest down, pairs of one score taken
+        together (as scikit-learn does); NaN without positives.
 
     Examples
     --------
@@ -176,7 +177,10 @@ def _square_loss(outputs: Any, targets: Any, settings: Mapping[str, Any]) -> tup
 
 def _square_sums(outputs: Any, targets: Any, present: Any) -> Sums:
     losses = tf.reduce_mean(tf.square(outputs - targets), -1)
-    return {"squared_error": tf.reduce_sum(tf.where(present > 0, losses, 0.0)), "count": tf.reduce_sum(present)}
+    return {
+        "squared_error": tf.reduce_sum(tf.where(present > 0, losses, 0.0)),
+        "count": tf.reduce_sum(present),
+    }
 
 
 def _given_loss(outputs: Any, targets: Any, settings: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -199,8 +203,16 @@ TASKS: Mapping[str, Task] = {
             _class_sums,
             _class_metrics,
         ),
-        Task("language", _word_loss, ("cross_entropy_error", "classification_error"), _word_sums, _class_metrics),
-        Task("labels", _label_loss, ("cross_entropy_error", "average_precision"), _label_sums, _label_metrics),
+        Task(
+            "language",
+            _word_loss,
+            ("cross_entropy_error", "classification_error"),
+            _word_sums,
+            _class_metrics,
+        ),
+        Task(
+            "labels", _label_loss, ("cross_entropy_error", "average_precision"), _label_sums, _label_metrics
+        ),
         Task(
             "regression",
             _square_loss,
@@ -213,7 +225,7 @@ TASKS: Mapping[str, Task] = {
 }
 """Tasks by name.
 
-``classification`` has one class per example, ``labels`` any number of labels (Open Images), ``language`` a next
-word for every word (0 = padding, which counts nowhere), ``regression`` numbers, and ``loss`` a model whose output is
-the loss.  Errors are means over the examples (words) of a split.
+``classification`` has one class per example, ``labels`` any number of labels (Open Images),
+``language`` a next word for every word (0 = padding, which counts nowhere), ``regression`` numbers, and
+``loss`` a model whose output is the loss.  Errors are means over the examples (words) of a split.
 """

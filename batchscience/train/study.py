@@ -1,0 +1,445 @@
+"""A study: its trials, trained and written in the published layout, whatever interrupts them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..errors import LayoutError, TrainingError
+from ..layout import (
+    RUN_FILE,
+    STUDY_FILE,
+    RunFile,
+    StudyFile,
+    TrialFile,
+    finished_trials,
+    read_study,
+    write_study,
+    write_trial,
+)
+from ..spaces import Parameter, SearchSpace
+from .engine import ENGINES
+from .rules import Limits, NoiseRule
+from .workloads import Workload
+
+if TYPE_CHECKING:
+    from .devices import Devices
+    from .loop import Outcome, Trainer
+
+log = logging.getLogger(__name__)
+
+FACTS_FILE = "facts.json"
+"""Beside a trial's published files: on what and how fast it was trained."""
+NOISE_FILE = "noise.csv"
+"""Beside a trial's published files: the gradient noise scale at some steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A search over the metaparameters of a workload at one batch size.
+
+    Parameters
+    ----------
+    workload : Workload
+    batch_size : int
+        Examples of one update, over all replicas.
+    limits : Limits
+        When a trial ends.
+    accumulate : int, default 1
+        Parts into which each replica divides its share of a batch.
+    stop_at_goal : bool, default False
+        Whether a trial ends at the first measurement that meets the workload's goal.  Off by default: a
+        goal that is changed afterwards would find the curves cut short.
+    noise : NoiseRule, optional
+        Where the gradient noise scale is measured.
+
+    Raises
+    ------
+    ValueError
+        If the batch size is below 1, there is no goal to stop at, or the learning rate is to decay over
+        the steps of a study that has none.
+    """
+
+    workload: Workload
+    batch_size: int
+    limits: Limits
+    accumulate: int = 1
+    stop_at_goal: bool = False
+    noise: NoiseRule | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.accumulate < 1:
+            raise ValueError(
+                f"expected a batch size and parts of at least 1, got {self.batch_size}, {self.accumulate}"
+            )
+        if self.stop_at_goal and self.workload.goal is None:
+            raise ValueError(f"{self.workload.name} has no goal to stop at")
+        if self.workload.decays and self.steps is None:
+            raise ValueError(f"{self.workload.name} lets the learning rate decay; give steps or examples")
+
+    @property
+    def name(self) -> str:
+        """Path of the study's folder."""
+        return f"{self.workload.name}/{self.batch_size}"
+
+    @property
+    def steps(self) -> int | None:
+        """Most steps of a trial; None if time alone ends it."""
+        return self.limits.steps_at(self.batch_size)
+
+    @property
+    def space(self) -> SearchSpace:
+        """Metaparameters and their limits."""
+        if not self.workload.decays or self.steps is None:
+            return self.workload.space
+        decay = Parameter("learning_rate_decay_steps", "INTEGER", max(1, self.steps // 2), self.steps)
+        return SearchSpace((*self.workload.space, decay))
+
+    def settings(self, trial: int, *, seed: int = 0) -> dict[str, float]:
+        """The metaparameters of a trial: a function of the study, the seed and the trial alone."""
+        drawn = self.space.settings(self.name, trial, seed=seed)
+        kinds = {parameter.name: parameter.type for parameter in self.space}
+        return {name: int(v) if kinds[name] == "INTEGER" else v for name, v in drawn.items()}
+
+    def entropy(self, trial: int, *, seed: int = 0) -> list[int]:
+        """What first weights and order of examples of a trial are drawn from."""
+        digest = hashlib.sha256(f"{seed}:{self.name}:{trial}".encode()).digest()
+        return [int.from_bytes(digest[i : i + 8], "big") for i in (0, 8)]
+
+    def file(self) -> StudyFile:
+        """The published ``study.json``."""
+        data_set, model, optimizer = self.workload.parts
+        return StudyFile.of(
+            batch_size=self.batch_size,
+            dataset=data_set,
+            model=model,
+            optimizer=optimizer,
+            train_steps=self.steps or 0,
+            space=self.space,
+            early_stopping=self.stop_at_goal,
+        )
+
+    def run_file(self, *, seed: int = 0) -> RunFile:
+        """The ``run.json`` beside it: all that determines the trials and is not in the published file."""
+        facts: dict[str, Any] = {
+            "seed": seed,
+            "limits": asdict(self.limits),
+            "evaluation": asdict(self.workload.rule),
+            "train_examples": self.workload.train_examples,
+            "accumulate": self.accumulate,
+            "stop_at_goal": self.stop_at_goal,
+            "goal": None if self.workload.goal is None else asdict(self.workload.goal),
+            "fixed": dict(self.workload.fixed),
+            "clip_norm": self.workload.clip_norm,
+            "noise": None if self.noise is None else {**asdict(self.noise), "steps": list(self.noise.steps)},
+        }
+        digest = hashlib.sha256(json.dumps([self.name, self.file().text(), facts]).encode()).hexdigest()
+        return RunFile(source=f"trained {digest[:12]}", **facts)
+
+
+@dataclass(slots=True)
+class StudyReport:
+    """What `run_study` did: trials trained, found finished, and left to others (with who holds them)."""
+
+    folder: Path
+    trained: list[int] = field(default_factory=list)
+    found: list[int] = field(default_factory=list)
+    held: dict[int, str] = field(default_factory=dict)
+
+
+def missing_trials(folder: str | os.PathLike[str], trials: int) -> list[int]:
+    """Numbers up to `trials` of which a study's folder holds no whole trial."""
+    there = set(finished_trials(folder))
+    return [trial for trial in range(1, trials + 1) if trial not in there]
+
+
+def run_study(
+    study: Study,
+    folder: str | os.PathLike[str],
+    *,
+    trials: int,
+    seed: int = 0,
+    device: str | Devices = "cpu",
+    engine: str = "local",
+    datasets: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 60.0,
+    on_trial: Callable[[int, str], None] | None = None,
+    trainer: Trainer | None = None,
+) -> StudyReport:
+    """Train the trials of a study that its folder does not hold yet.
+
+    Parameters
+    ----------
+    study : Study
+    folder : path
+        Root of the raw layout; the study lies in ``folder/dataset/model/optimizer/batch_size``.
+    trials : int
+        How many trials the study should have; more may be asked for later.
+    seed : int, default 0
+        Of the search and of every trial.
+    device : str or Devices, default "cpu"
+        As `strategy_for` takes it.
+    engine : str, default "local"
+        Where trials run: a key of `ENGINES`.
+    datasets : path, optional
+        Folder of downloaded data sets.
+    checkpoint_every : float, default 60
+        Seconds of training between two checkpoints of a trial.
+    on_trial : callable, optional
+        Called with number and status of every trial that was trained.
+    trainer : Trainer, optional
+        Compiled programs of an earlier call for the same workload and batch size.
+
+    Returns
+    -------
+    StudyReport
+
+    Raises
+    ------
+    TrainingError
+        If the folder holds another study, the disk is full, or devices, data or settings do not fit.
+
+    Notes
+    -----
+    A trial appears whole, by one rename; what is finished is never trained again, what is not is.
+    Several processes may work on one folder: each trial is locked by the one that trains it, the others
+    take the next.
+    """
+    from .devices import Devices, strategy_for
+
+    devices = device if isinstance(device, Devices) else strategy_for(device)
+    if engine not in ENGINES:
+        raise TrainingError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+    place = Path(folder) / study.name
+    report = StudyReport(place)
+    with _room_on_disk(place):
+        if devices.chief:
+            _begin(study, place, seed)
+        todo = missing_trials(place, trials) if devices.chief else []
+        if not devices.agreed([float(len(todo))])[0]:
+            report.found = finished_trials(place)
+            return report
+        if trainer is None:
+            trainer = trainer_of(study, devices, datasets)
+
+        def run_one(trial: int) -> None:
+            with _claimed(place, trial, devices) as holder:
+                if holder is None:
+                    outcome = _train(study, place, trial, seed, trainer, checkpoint_every)
+                    report.trained.append(trial)
+                    if on_trial is not None:
+                        on_trial(trial, outcome.status)
+                elif holder:
+                    log.info("trial %d of %s is being trained by %s", trial, study.name, holder)
+                    report.held[trial] = holder
+
+        report.found = [t for t in finished_trials(place) if t <= trials] if devices.chief else []
+        ENGINES[engine](range(1, trials + 1), run_one)
+        with contextlib.suppress(OSError):
+            (place / _LOCKS).rmdir()
+    return report
+
+
+def trainer_of(study: Study, devices: Devices, datasets: str | os.PathLike[str] | None = None) -> Trainer:
+    """The compiled programs of a study."""
+    from .loop import Trainer
+    from .optimizers import optimizer_named
+
+    data_set = study.workload.loaded(datasets)
+    try:
+        network = study.workload.network(data_set)
+        optimizer = optimizer_named(study.workload.optimizer)
+    except ValueError as error:
+        raise TrainingError(f"workload {study.workload.name!r}: {error}") from None
+    return Trainer(
+        data_set,
+        network,
+        optimizer,
+        batch_size=study.batch_size,
+        devices=devices,
+        accumulate=study.accumulate,
+        clip_norm=study.workload.clip_norm,
+        train_examples=study.workload.train_examples,
+    )
+
+
+def _begin(study: Study, place: Path, seed: int) -> None:
+    """Write the study's files, or see that those there are of this study."""
+    run, file = study.run_file(seed=seed), study.file()
+    if not (place / STUDY_FILE).is_file():
+        write_study(place, file, run=run)
+        return
+    try:
+        held: dict[str, Any] = read_study(place).model_dump()
+        held |= json.loads((place / RUN_FILE).read_text("utf-8"))
+    except (LayoutError, OSError, ValueError) as error:
+        raise TrainingError(
+            f"{place}: a study of another origin is there ({error}); take another folder"
+        ) from None
+    wanted = {**file.model_dump(), **json.loads(run.text())}
+    differing = sorted(
+        key for key in wanted if key != "source" and _plain(wanted[key]) != _plain(held.get(key))
+    )
+    if differing:
+        changes = "; ".join(
+            f"{key}: {_plain(held.get(key))} there, {_plain(wanted[key])} here" for key in differing
+        )
+        raise TrainingError(f"{place}: holds a study that differs in {changes}; take another folder")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON gives it back, without the keys that are null."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None} or None
+    return json.loads(json.dumps(value))
+
+
+def _train(
+    study: Study, place: Path, trial: int, seed: int, trainer: Trainer, checkpoint_every: float
+) -> Outcome:
+    from .loop import Checkpoint, run_trial
+
+    for remains in place.glob(f".{trial}.*.tmp"):
+        shutil.rmtree(remains, ignore_errors=True)
+    settings, entropy = study.settings(trial, seed=seed), study.entropy(trial, seed=seed)
+    checkpoint = Checkpoint(place / _LOCKS / f"{trial}.npz", checkpoint_every)
+    chief = trainer.devices.chief
+    if chief:
+        checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
+    outcome = run_trial(
+        trainer,
+        {**study.workload.fixed, **settings},
+        seed=entropy,
+        rule=study.workload.rule,
+        limits=study.limits,
+        goal=study.workload.goal if study.stop_at_goal else None,
+        noise=study.noise,
+        checkpoint=checkpoint,
+    )
+    if chief:
+        if (place / str(trial)).exists():
+            # The claim has shown that it is not whole, and that nobody else is writing it.
+            shutil.rmtree(place / str(trial))
+        extras = {FACTS_FILE: json.dumps(facts(trainer, outcome, entropy), indent=2, sort_keys=True) + "\n"}
+        if outcome.noise:
+            from .noise import noise_table
+
+            extras[NOISE_FILE] = noise_table(outcome.noise)
+        file = TrialFile(trial_id=trial, status=outcome.status, steps=outcome.steps, parameters=settings)
+        write_trial(place, file, outcome.curve(), extras=extras)
+        checkpoint.path.unlink(missing_ok=True)
+    return outcome
+
+
+def facts(trainer: Trainer, outcome: Outcome, entropy: Sequence[int]) -> dict[str, Any]:
+    """What the published files do not say about a trial: devices, versions, speed, divergence."""
+    import keras
+    import numpy
+    import tensorflow as tf
+
+    devices = trainer.devices
+    share = trainer.share
+    return {
+        "device": devices.name,
+        "device_kind": devices.kind,
+        "replicas": devices.replicas,
+        "examples_per_replica": share * trainer.accumulate,
+        "examples_at_once": share,
+        "accumulate": trainer.accumulate,
+        "batch_norm_examples": trainer.network.norm_batch(share),
+        "parameters": trainer.network.size,
+        "training_set": trainer.data_set.train.size,
+        "xla": trainer.compiled,
+        "entropy": list(entropy),
+        "seconds": outcome.seconds,
+        "steps_per_second": outcome.steps / outcome.seconds if outcome.seconds > 0 else None,
+        "examples_per_second": outcome.steps * trainer.batch_size / outcome.seconds
+        if outcome.seconds > 0
+        else None,
+        "diverged_at": outcome.diverged_at,
+        "stopped_at_goal": outcome.stopped_at_goal,
+        "versions": {
+            "batchscience": __version__,
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "numpy": numpy.__version__,
+        },
+    }
+
+
+_LOCKS = ".work"
+
+
+@contextlib.contextmanager
+def _claimed(place: Path, trial: int, devices: Devices) -> Iterator[str | None]:
+    """None where the trial is this process's to train; else who holds it, or "" if it is finished.
+
+    With several processes in one trial the chief claims for all.
+    """
+    if not devices.chief:
+        (mine,) = devices.agreed([0.0])
+        yield None if mine else ""
+        return
+    with _locked(place, trial) as holder:
+        if holder is None and trial in finished_trials(place):
+            holder = ""
+        devices.agreed([float(holder is None)])
+        yield holder
+
+
+@contextlib.contextmanager
+def _locked(place: Path, trial: int) -> Iterator[str | None]:
+    """Hold a trial's lock, which ends with this process; yields who has it if another does."""
+    path = place / _LOCKS / f"{trial}.lock"
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("a+")
+        except FileNotFoundError:
+            continue  # another process has just tidied the folder away
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                yield file.read().strip() or "another process"
+                return
+            # Whoever held it before may have removed the file: a lock on a removed file excludes nobody.
+            if not path.exists() or os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+                continue
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            try:
+                yield None
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+@contextlib.contextmanager
+def _room_on_disk(place: Path) -> Iterator[None]:
+    """Turn a full disk into a message that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise TrainingError(
+            f"{place}: the disk is full ({error.strerror}); what is finished is whole and stays.  "
+            "Make room and give the same command again"
+        ) from error
