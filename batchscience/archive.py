@@ -10,7 +10,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from .errors import ArchiveRefused, LayoutError
@@ -190,16 +190,23 @@ class _Tar:
             pass
 
     def _refuse(self, name: str, kind: bytes, size: int) -> None:
-        where = f"{self._source}: member {name!r}"
-        if name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts or "\x00" in name:
-            raise ArchiveRefused(f"{where}: the name leads out of the archive; nothing was written")
+        if (
+            (kind in _REGULAR or kind == _DIRECTORY)
+            and size <= MAX_MEMBER
+            and len(name) <= MAX_NAME
+            and name[0:1] != "/"
+            and not ("\\" in name or "\x00" in name or (".." in name and ".." in name.split("/")))
+        ):
+            return
+        where = f"{self._source}: member {name[:200]!r}"
         if len(name) > MAX_NAME:
-            raise ArchiveRefused(f"{where[:200]}…: a name of {len(name)} characters; nothing was written")
+            raise ArchiveRefused(f"{where}…: a name of {len(name)} characters; nothing was written")
+        if size > MAX_MEMBER:
+            raise ArchiveRefused(_too_large(where, size))
         if kind not in _REGULAR and kind != _DIRECTORY:
             what = _WHAT.get(kind, f"of type {kind!r}")
             raise ArchiveRefused(f"{where}: is {what}; only plain files are read; nothing was written")
-        if size > MAX_MEMBER:
-            raise ArchiveRefused(_too_large(where, size))
+        raise ArchiveRefused(f"{where}: the name leads out of the archive; nothing was written")
 
     def _check(self, header: bytes) -> None:
         stated = _octal(header[148:156])
