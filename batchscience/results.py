@@ -78,7 +78,7 @@ def steps_to_goal(
     >>> steps_to_goal(curve, Goal("val/classification_error", 0.25)).iloc[0].to_dict()
     {'batch_size': 8, 'trial': 1, 'steps': 20, 'after': 10, 'until': 30}
     """
-    table = _with_key_columns(measurements, needed=("batch_size", "trial", "step", goal.metric))
+    table = key_columns(measurements, needed=("batch_size", "trial", "step", goal.metric))
     key = [name for name in _KEY if name in table.columns]
     codes = [_codes(table[name]) for name in key]
     step = table["step"].to_numpy(dtype=np.int64)
@@ -106,7 +106,7 @@ def steps_to_goal(
     )
     if trials is None:
         return result
-    everyone = _with_key_columns(trials, needed=key)[key].drop_duplicates()
+    everyone = key_columns(trials, needed=key)[key].drop_duplicates()
     if "workload" in key:
         # Categories of the two tables may differ; as text they compare.
         everyone = everyone.assign(workload=everyone["workload"].astype(str))
@@ -208,7 +208,7 @@ def steps_to_result(
     >>> steps_to_result(found).iloc[0].to_dict()
     {'batch_size': 8, 'steps': 30, 'trial': 1, 'after': 10, 'reached': 2, 'trials': 2}
     """
-    table = _with_key_columns(trials, needed=("batch_size", "trial", "steps", *by))
+    table = key_columns(trials, needed=("batch_size", "trial", "steps", *by))
     study = [*(name for name in _KEY[:2] if name in table.columns), *by]
     if "after" not in table.columns:
         table = table.assign(after=pd.array([pd.NA] * len(table), dtype="Int64"))
@@ -260,7 +260,7 @@ def first_trials(trials: pd.DataFrame, n: int) -> pd.DataFrame:
     """
     if n < 1:
         raise ValueError(f"a search has at least one trial, got n = {n}")
-    table = _with_key_columns(trials, needed=("batch_size", "trial"))
+    table = key_columns(trials, needed=("batch_size", "trial"))
     key = [name for name in _KEY if name in table.columns]
     ordered = table.sort_values(key, ignore_index=True)
     return ordered[ordered.groupby(key[:-1], observed=True).cumcount() < n].reset_index(drop=True)
@@ -462,7 +462,7 @@ def best_of_by_study(
     UserWarning
         If a study has fewer trials than `expected`.
     """
-    table = _with_key_columns(trials, needed=("batch_size", "trial", "steps"))
+    table = key_columns(trials, needed=("batch_size", "trial", "steps"))
     study = [name for name in _KEY[:2] if name in table.columns]
     groups = table.groupby(study, observed=True, sort=True)
     if expected is not None:
@@ -565,7 +565,7 @@ def steps_by_batch_size(
     return table[[*_KEY[:2], *columns, "k", "best_of_after", "diverged"]]
 
 
-def _with_key_columns(table: pd.DataFrame, *, needed: Any) -> pd.DataFrame:
+def key_columns(table: pd.DataFrame, *, needed: Any) -> pd.DataFrame:
     """The table with index levels of the key turned into columns, if all that is needed is there."""
     levels = [name for name in table.index.names if name in (*_KEY, "step")]
     if levels:
