@@ -90,6 +90,18 @@ _PAPER = (
 _MORE = (
     Entry("scaling_regimes", "The three regimes of each workload of Figure 1", "scaling_regimes"),
     Entry("useful_ranges", "Perfect-scaling and useful ranges of all workloads", "useful_ranges"),
+    Entry(
+        "best_settings",
+        "Learning rate and momentum of the best trial by batch size",
+        "best_settings",
+        published=False,
+    ),
+    Entry(
+        "learning_curves",
+        "Learning curves of the best trials",
+        "learning_curves",
+        published=False,
+    ),
 )
 
 

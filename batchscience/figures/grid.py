@@ -12,22 +12,21 @@ from matplotlib.figure import Figure
 
 from ..paper import Panel
 from . import panels
-from .sheet import Cell, sheet
+from .sheet import Cell, sentences, sheet
 from .sources import PanelTables, SourceKind
 from .style import MOST_LOOKS, Look, Style, looks
 
 CONTOURS = tuple(10.0**exponent for exponent in range(-8, 9))
 """Effective learning rates of the contours in panels of settings."""
 
-COMMON = frozenset(
-    {
-        *panels.GUIDE_DASHES,
-        *panels.OUTCOMES,
-        *panels.REGIME_COLORS,
-        panels.CONTOUR_LABEL,
-        panels.BEST_LABEL,
-        "goal",
-    }
+COMMON = (
+    *panels.OUTCOMES,
+    panels.BEST_LABEL,
+    panels.CONTOUR_LABEL,
+    *panels.REGIME_COLORS,
+    panels.CRITICAL_LABEL,
+    *panels.GUIDE_DASHES,
+    panels.GOAL_LABEL,
 )
 """What legends explain once for a whole figure."""
 
@@ -47,6 +46,7 @@ def draw_grid(
     ordered: bool = False,
     draw: Callable[[PanelTables, Axes], None] | None = None,
     panel_height: float | None = None,
+    common: Sequence[str] = (),
 ) -> Figure:
     """Draw one panel for each table.
 
@@ -68,11 +68,13 @@ def draw_grid(
         Draws one table on axes; by default what suits its quantity.
     panel_height : float, optional
         In inches.
+    common : sequence of str
+        Further labels to explain once for the figure.
     """
     styles = _styles(tables, ordered=ordered)
     draw = draw or partial(draw_panel, ordered=ordered, styles=styles)
     cells = [Cell(table.panel.title, partial(draw, table)) for table in tables]
-    notes = [note, _origin(kind)]
+    notes = [note, origin(kind)]
     banded = [table.points for table in tables if "best_of_low" in table.points]
     if banded:
         text = _BAND.format(k=max(int(points["k"].max()) for points in banded))
@@ -82,15 +84,17 @@ def draw_grid(
         notes.insert(1, text)
     if any(_beyond(table) for table in tables):
         notes.insert(1, "Carets on an edge: points beyond it.")
-    for table in tables:
-        notes += [f"{text[0].upper()}{text[1:]}." for text in table.notes]
+    splits = {series.metric.partition("/")[0] for table in tables for series in table.panel.series}
+    if splits in ({"train"}, {"test"}):
+        notes.append(f"all on {'training' if splits == {'train'} else 'test'} metrics")
+    notes += [text for table in tables for text in table.notes]
     return sheet(
         cells,
         columns=columns,
         style=style,
-        note=" ".join(dict.fromkeys(text for text in notes if text)),
+        note=sentences(notes),
         panel_height=panel_height,
-        common=COMMON,
+        common=(*common, *COMMON),
     )
 
 
@@ -111,7 +115,8 @@ def _beyond(table: PanelTables) -> bool:
     return bool(((values < limits[0]) | (values > limits[1])).any())
 
 
-def _origin(kind: SourceKind) -> str:
+def origin(kind: SourceKind) -> str:
+    """Where the numbers come from, in words."""
     if kind == "published":
         return "Points: read from the released notebook of Shallue et al. (2019)."
     return "Computed from the raw curves."
@@ -128,14 +133,20 @@ def y_label(panel: Panel) -> str:
     return best_label(panel.series[0].metric)
 
 
+def metric_label(metric: str) -> str:
+    """“Validation error” and its like, from the name of a metric."""
+    split, _, name = metric.partition("/")
+    part = {"train": "Training", "val": "Validation", "test": "Test"}.get(split)
+    if part is None or not name:
+        return metric
+    words = {"classification_error": "error"}.get(name, name.removesuffix("_error").replace("_", " "))
+    return f"{part} {words}"
+
+
 def best_label(metric: str) -> str:
     """“Best validation error” and its like, from the name of a metric."""
-    split, _, name = metric.partition("/")
-    if not name:
-        return f"Best {metric}"
-    part = {"train": "training", "val": "validation", "test": "test"}.get(split, split)
-    words = {"classification_error": "error"}.get(name, name.replace("_error", "").replace("_", " "))
-    return f"Best {part} {words}"
+    label = metric_label(metric)
+    return f"Best {label if label == metric else label[0].lower() + label[1:]}"
 
 
 def draw_panel(table: PanelTables, ax: Axes, *, ordered: bool = False, **changes: Any) -> None:

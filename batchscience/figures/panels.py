@@ -12,6 +12,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgba
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -166,6 +167,7 @@ OUTCOMES: Mapping[str, tuple[tuple[float, float, float], str]] = {
 }
 
 
+GOAL_LABEL = "goal"
 BEST_LABEL = "fewest steps to the goal"
 
 
@@ -305,8 +307,10 @@ def draw_regimes(
             row["low"], row["high"], facecolor=REGIME_COLORS[name], edgecolor="none", label=name, zorder=0
         )
     draw_series(table, ax=ax, guides=guides, **axes)
-    shapes = {True: ">", False: "D"}
-    for row in transitions.to_dict("records"):
+    bottom, top = ax.get_ylim()
+    (left, right), room = ax.get_xlim(), 1.3 * _marker_size()
+    ax.set_ylim(bottom, top * (top / bottom) ** 0.04)
+    for i, row in enumerate(transitions.to_dict("records")):
         size, value, censored = float(row["batch_size"]), float(row["value"]), bool(row["censored"])
         if not (math.isfinite(size) and math.isfinite(value)):
             continue
@@ -316,10 +320,10 @@ def draw_regimes(
                 [low, high],
                 [value, value],
                 color="black",
-                linewidth=0.9 * _line_width(),
+                linewidth=0.7 * _line_width(),
                 marker="|",
                 markersize=1.5 * _marker_size(),
-                markeredgewidth=0.9 * _line_width(),
+                markeredgewidth=0.7 * _line_width(),
                 label="_limits",
                 zorder=5,
             )
@@ -327,24 +331,59 @@ def draw_regimes(
             [size],
             [value],
             linestyle="none",
-            marker=shapes[censored],
-            markersize=1.6 * _marker_size(),
+            marker=">" if censored else "D",
+            markersize=1.5 * _marker_size(),
             markerfacecolor="white",
             markeredgecolor="black",
-            markeredgewidth=0.9 * _line_width(),
+            markeredgewidth=0.8 * _line_width(),
             label="_transition",
             zorder=6,
         )
-        sign = "≥ " if censored else ""
+        # Below the curve, which falls, there is room: to the left of the first point, below the second.
+        across = math.log(size / left) / math.log(right / left)
+        aligned = "right" if (i == 0 and across > 0.2) or across > 0.8 else "left" if i == 0 else "center"
         ax.annotate(
-            f"{sign}{size:,.0f}",
+            f"{'≥ ' if censored else ''}{size:,.0f}",
             (size, value),
-            xytext=(0, 1.5 * _marker_size()),
+            xytext=({"right": -0.8 * room, "left": 0.3 * room}.get(aligned, 0), -room),
             textcoords="offset points",
-            ha="right" if size > 0.5 * ax.get_xlim()[1] else "left",
-            va="bottom",
+            ha=aligned,
+            va="top",
             fontsize=_small(),
+            path_effects=[withStroke(linewidth=1.5 * _line_width(), foreground="white")],
             zorder=7,
+        )
+
+
+CRITICAL_LABEL = "critical batch size, with limits"
+
+
+def draw_critical_batch_size(table: pd.DataFrame, *, ax: Axes) -> None:
+    """Draw the critical batch size and its limits just above the horizontal axis.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        No row, or one: ``batch_size``, ``low`` and ``high`` (missing = beyond the data).
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    """
+    left, right = ax.get_xlim()
+    for row in table.to_dict("records"):
+        size, low, high = (float(row[name]) for name in ("batch_size", "low", "high"))
+        ends = [left if math.isnan(low) else low, size, right if math.isnan(high) else high]
+        ax.plot(
+            ends,
+            [0.05, 0.05, 0.05],
+            transform=ax.get_xaxis_transform(),
+            color="black",
+            linewidth=0.7 * _line_width(),
+            marker="o",
+            markevery=[1],
+            markerfacecolor="black",
+            markeredgecolor="white",
+            label=CRITICAL_LABEL,
+            zorder=6,
         )
 
 
@@ -382,6 +421,8 @@ def draw_ranges(table: pd.DataFrame, *, ax: Axes, label_width: int = 44) -> None
         label = {"perfect": "end of perfect scaling", "useful": "maximum useful batch size"}[name]
         for open_ended in (False, True):
             rows = (censored == open_ended) & ~np.isnan(value)
+            if not rows.any():
+                continue
             ax.plot(
                 value[rows],
                 at[rows],
@@ -401,9 +442,10 @@ def draw_learning_curves(
     *,
     ax: Axes,
     y_label: str,
+    y_scale: Literal["log", "linear"] = "linear",
     goal: float | None = None,
+    styles: Mapping[str, Look] | None = None,
     x_label: str = "Step",
-    y_limits: Limits | None = None,
 ) -> None:
     """Draw the curves of trials, a line for each series, and the goal.
 
@@ -415,42 +457,55 @@ def draw_learning_curves(
         Where to draw.
     y_label, x_label : str
         Labels of the axes.
+    y_scale : {"log", "linear"}
+        Scale of the vertical axis; on a logarithmic one, values that are not positive stand on its edge.
     goal : float, optional
         Where to draw the goal's horizontal line.
-    y_limits : (float, float), optional
-        Limits of the vertical axis; curves may start above.
+    styles : mapping of str to Look, optional
+        The look of each series, where panels are to agree.
+
+    Notes
+    -----
+    Steps are on a logarithmic axis, so a measurement at step 0 is not shown.
     """
     names = list(dict.fromkeys(table["series"].astype(str)))
+    styles = styles or dict(zip(names, looks(len(names), ordered=True), strict=True))
     steps = _numbers(table, "step")
     _scale(ax, "x", _span(steps[steps > 0], None, base=10, keep=False), base=10)
+    base = 10 if y_scale == "log" else None
     values = np.concatenate([_numbers(table, "value"), [] if goal is None else [goal]])
-    _scale(ax, "y", _span(values, y_limits, base=None, keep=y_limits is not None), base=None)
+    _scale(ax, "y", _span(values, None, base=base, keep=False), base=base)
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
-    for name, look in zip(names, looks(len(names), ordered=True), strict=True):
+    for name in names:
+        look = styles[name]
         rows = table[table["series"].astype(str) == name].sort_values("step", kind="stable")
         x, y = _numbers(rows, "step"), _numbers(rows, "value")
         # An evaluation metric may be missing at other metrics' steps; that is no gap of the curve.
         kept = ~np.isnan(y) & (x > 0)
         ax.plot(
             x[kept],
-            y[kept],
+            np.maximum(y[kept], ax.get_ylim()[0]),
             color=look.color,
             linestyle=look.linestyle,
             linewidth=0.8 * _line_width(),
-            marker=look.marker if kept.sum() < 3 else None,
+            marker=look.marker if kept.sum() < 3 else "",
             label=_legend(name),
             zorder=3,
         )
     if goal is not None:
-        ax.axhline(
-            goal,
-            color=ANNOTATION,
-            linewidth=0.8 * _line_width(),
-            linestyle=(0, (5, 2.5)),
-            label="goal",
-            zorder=2,
-        )
+        _draw_goal(goal, ax=ax)
+
+
+def _draw_goal(goal: float, *, ax: Axes) -> None:
+    ax.axhline(
+        goal,
+        color=ANNOTATION,
+        linewidth=0.8 * _line_width(),
+        linestyle=(0, (5, 2.5)),
+        label=GOAL_LABEL,
+        zorder=2,
+    )
 
 
 def draw_isolation(
@@ -508,14 +563,7 @@ def draw_isolation(
             zorder=3,
         )
     if goal is not None:
-        ax.axhline(
-            goal,
-            color=ANNOTATION,
-            linewidth=0.8 * _line_width(),
-            linestyle=(0, (5, 2.5)),
-            label="goal",
-            zorder=2,
-        )
+        _draw_goal(goal, ax=ax)
 
 
 def draw_absence(text: str, *, ax: Axes) -> None:
@@ -546,11 +594,11 @@ def shorten(text: str, width: int) -> str:
     Examples
     --------
     >>> shorten("a_very_long_workload_name", 11)
-    'a_ver…_name'
+    'a_very_…ame'
     """
     if len(text) <= width:
         return text
-    head = width // 2
+    head = 2 * width // 3
     return f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 

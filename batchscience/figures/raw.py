@@ -12,8 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .. import paper
+from ..goals import Goal
 from ..layout import COMPLETE, INFEASIBLE
+from ..metaparameters import best_trials, metaparameters_in
 from ..paper import Panel, Series
+from ..quality import best_measurement
 from ..results import best_of_by_study, steps_to_goal, steps_to_result
 from .sources import NothingToDraw, PanelTables, SourceKind, guides, labelled
 
@@ -268,10 +271,30 @@ class _Curves:
         return found.drop(columns="workload").merge(known, on=["batch_size", "trial"], how="left")
 
     def best_values(self, ask: Ask) -> pd.DataFrame:
-        raise NotImplementedError
+        series = ask.series
+        goal = series.goal or Goal(series.metric, 0.0, maximize=larger_is_better(series.metric))
+        studies = None if series.budget is None else self.store.studies(self.workload)
+        curves = self.curves(ask, self.trials(ask))
+        found = best_measurement(curves, goal, series.budget, studies=studies)
+        # A study that trained for less than the budget takes no part, which is not to fail.
+        return found[found["value"].notna()].drop(columns=["workload", "covered"]).reset_index(drop=True)
 
     def trial_values(self, ask: Ask) -> pd.DataFrame:
-        raise NotImplementedError
+        metric = ask.series.metric
+        trials = self.trials(ask)
+        curves = self.curves(ask, trials, complete=False)
+        values = curves.groupby(["batch_size", "trial"], sort=False)[metric]
+        goal = ask.series.goal
+        assert goal is not None
+        best = (values.max() if goal.maximize else values.min()).astype("Float64").rename("value")
+        table = trials.drop(columns=["workload", "other_settings"], errors="ignore")
+        table = table.merge(best.reset_index(), on=["batch_size", "trial"], how="left")
+        met = goal.met(table["value"].to_numpy(np.float64, na_value=np.nan))
+        outcome = np.where(
+            met & (table["status"] == COMPLETE).to_numpy(bool), "goal achieved", "goal not achieved"
+        )
+        diverged = table["status"].eq(INFEASIBLE).fillna(value=False).to_numpy(bool)
+        return table.assign(outcome=np.where(diverged, "infeasible", outcome))
 
     def best_curves(self, ask: Ask) -> pd.DataFrame:
         steps = self.steps(ask)
@@ -337,21 +360,25 @@ def _relative(steps: pd.DataFrame, normalized_at: int, series: Series) -> tuple[
 
 
 def _with_effective_learning_rate(steps: pd.DataFrame, search: pd.DataFrame) -> pd.DataFrame:
-    names = [name for name in ("learning_rate", "momentum") if name in search.columns]
-    best = steps[["batch_size", "trial", "value", "reached", "trials"]].rename(columns={"value": "steps"})
-    best = best.merge(
-        search[["batch_size", "trial", *names]].astype({"trial": "Int64"}),
-        on=["batch_size", "trial"],
-        how="left",
+    complete = search[search["status"] == COMPLETE]
+    settings = complete[["batch_size", "trial", *metaparameters_in(complete)]]
+    with warnings.catch_warnings():
+        # That the studies differ in their number of trials is among the notes of the panel.
+        warnings.simplefilter("ignore", UserWarning)
+        best = best_trials(complete[["batch_size", "trial", "steps", "after"]], settings)
+    if "effective_learning_rate" not in best.columns:
+        best = best.assign(effective_learning_rate=np.nan)
+    names = ["batch_size", "effective_learning_rate"]
+    names += [name for name in ("learning_rate", "momentum") if name in best.columns]
+    known = steps[["batch_size", "value", "trial", "reached", "trials"]].rename(columns={"value": "steps"})
+    return known.merge(best[names], on="batch_size", how="left").rename(
+        columns={"effective_learning_rate": "value"}
     )
-    return best.assign(value=_effective_learning_rate(best))
 
 
-def _effective_learning_rate(trials: pd.DataFrame) -> NDArray[np.float64]:
-    rate: NDArray[np.float64] = trials["learning_rate"].to_numpy(np.float64, na_value=np.nan)
-    if "momentum" in trials.columns:
-        rate = rate / (1 - trials["momentum"].to_numpy(np.float64, na_value=0.0))
-    return rate
+def larger_is_better(metric: str) -> bool:
+    """Whether a metric is one to be maximized, judged by its name; errors and losses are not."""
+    return any(word in metric for word in ("precision", "accuracy", "recall", "auc", "f1"))
 
 
 OUTCOME_OF: Mapping[bool, str] = {True: "goal achieved", False: "goal not achieved"}

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .. import paper
-from ..transitions import TOLERANCE, TOLERANCES, Transitions, sensitivity, transitions
+from ..regimes import (
+    TOLERANCE,
+    TOLERANCES,
+    Regimes,
+    Transitions,
+    as_table,
+    regimes_of_curve,
+    regimes_of_trials,
+    sensitivity,
+)
 from . import panels
 from .grid import draw_grid, y_label
 from .raw import Ask, RawCurves, asks_of
@@ -33,7 +45,7 @@ def tables(source: Source, scope: Scope) -> list[PanelTables]:  # noqa: ARG001
     found, missing = [], []
     for panel in paper.FIGURE_1:
         try:
-            found.append(with_regimes(source.tables(panel)))
+            found.append(with_regimes(source.tables(panel), source))
         except NothingToDraw as error:
             missing.append(error)
     if not found:
@@ -41,43 +53,69 @@ def tables(source: Source, scope: Scope) -> list[PanelTables]:  # noqa: ARG001
     return found
 
 
-def with_regimes(table: PanelTables) -> PanelTables:
+def with_regimes(table: PanelTables, source: Source) -> PanelTables:
     """A panel of one series of steps, with its regimes and transition points added.
 
     Notes
     -----
-    The limits of a transition point are the range of its answers at tolerances from 10 to 50 %: how far it
-    depends on what one calls equal.
+    The limits of a measured transition point are the range of its answers at tolerances from 10 to 50 %:
+    how far it depends on what one calls equal.  The critical batch size is that of the knee law, with
+    limits from resampled trials where the source has trials, and else from the scatter of the points.
     """
-    columns = [name for name in ("batch_size", "value", "after") if name in table.points.columns]
-    curve = table.points[columns].rename(columns={"value": "steps"})
-    found = transitions(curve, tolerance=TOLERANCE)
-    if found.perfect_to is None or found.useful_to is None:
-        return PanelTables(table.panel, table.points, table.guides, (*table.notes, str(found)))
+    found = _regimes(table, source)
+    measured = found.measured
+    if measured.perfect_to is None or measured.useful_to is None:
+        return dataclasses.replace(table, notes=(*table.notes, str(found)))
+    curve = _curve(table.points)
     steps = curve.set_index("batch_size")["steps"].astype(float)
     moves = sensitivity(curve, TOLERANCES)
     points = []
     for name, title in (("perfect", "end of perfect scaling"), ("useful", "maximum useful batch size")):
-        size = float(getattr(found, f"{name}_to"))
+        size = float(getattr(measured, f"{name}_to"))
         points.append(
             {
                 "transition": title,
                 "batch_size": size,
                 "value": float(steps[size]),
-                "censored": bool(getattr(found, f"{name}_censored")),
+                "censored": bool(getattr(measured, f"{name}_censored")),
                 "low": float(moves[f"{name}_to"].min()),
                 "high": float(moves[f"{name}_to"].max()),
-                "tolerance": found.tolerance,
+                "tolerance": measured.tolerance,
             }
         )
-    notes = tuple(f"{table.panel.title}: {text}" for text in found.warnings if "rise" not in text)
-    return PanelTables(
-        table.panel,
-        table.points,
-        table.guides,
-        (*table.notes, *notes),
-        {"spans": _spans(found), "transitions": pd.DataFrame(points)},
-    )
+    answer = as_table([found])
+    critical = answer[["critical_batch_size", "critical_low", "critical_high"]]
+    critical = critical.set_axis(["batch_size", "low", "high"], axis=1)
+    more = {
+        "spans": _spans(measured),
+        "transitions": pd.DataFrame(points),
+        "critical": critical[critical["batch_size"].notna()],
+        "regimes": answer,
+    }
+    return dataclasses.replace(table, more=more)
+
+
+def _regimes(table: PanelTables, source: Source) -> Regimes:
+    series = table.panel.series[0]
+    # The same seed for the same figure: its files do not change from run to run.
+    rng = np.random.default_rng(0)
+    if isinstance(source, RawCurves):
+        search = source.answer(asks_of(table.panel)[0]).table
+        with warnings.catch_warnings():
+            # That the studies differ in their number of trials is among the notes of the panel.
+            warnings.simplefilter("ignore", UserWarning)
+            return regimes_of_trials(
+                search[["batch_size", "trial", "steps", "after", "status"]],
+                rng=rng,
+                workload=series.workload,
+                goal=series.goal,
+            )
+    return regimes_of_curve(_curve(table.points), rng=rng, workload=series.workload, goal=series.goal)
+
+
+def _curve(points: pd.DataFrame) -> pd.DataFrame:
+    columns = [name for name in ("batch_size", "value", "after") if name in points.columns]
+    return points[columns].rename(columns={"value": "steps"})
 
 
 def _spans(found: Transitions) -> pd.DataFrame:
@@ -103,12 +141,14 @@ def draw_regime_panel(table: PanelTables, ax: Axes) -> None:
         return
     spans, found = table.more["spans"], table.more["transitions"]
     panels.draw_regimes(points, spans, found, ax=ax, guides=table.guides, y_label=label)
+    panels.draw_critical_batch_size(table.more["critical"], ax=ax)
 
 
 NOTE = (
     f"Transition points measured on the curve made monotone, at a tolerance of {100 * TOLERANCE:.0f} %; "
     f"bars: their range at tolerances from {100 * TOLERANCES[0]:.0f} to {100 * TOLERANCES[-1]:.0f} %. "
-    "Triangles (≥): the data end before the regime does."
+    "Triangles (≥): the data end before the regime does. The critical batch size is where the asymptotes "
+    "of a fitted knee law cross, with 90 % limits; none where the curve does not determine it."
 )
 
 

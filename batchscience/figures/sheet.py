@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ def sheet(
     note: str = "",
     panel_height: float | None = None,
     narrow: bool = False,
-    common: Collection[str] = (),
+    common: Sequence[str] = (),
 ) -> Figure:
     """Draw panels in a grid.
 
@@ -54,8 +54,8 @@ def sheet(
         In inches; by default the style's, and more where panels are wider.
     narrow : bool, default False
         Whether a single column should be narrower than the sheet.
-    common : collection of str
-        Legend labels to explain once for the sheet, in whichever panels they are.
+    common : sequence of str
+        Legend labels to explain once for the sheet, in this order, in whichever panels they are.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def sheet(
         panel_height = style.panel_height * {1: 1.6, 2: 1.25}.get(columns, 1.0)
     inner = width / columns - 5.5 * style.font / 72
     figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
-    grid = figure.add_gridspec(2 * rows + 2, columns)
+    grid = figure.add_gridspec(2 * rows, columns)
     axes: list[Axes] = []
     for i, cell in enumerate(cells):
         ax = figure.add_subplot(grid[2 * (i // columns), i % columns])
@@ -91,26 +91,40 @@ def sheet(
             own = {key: entry for key, entry in legends[i].items() if key not in shared}
             if not own:
                 continue
-            below = figure.add_subplot(grid[2 * row + 1, i % columns])
-            needed = max(needed, _legend_below(below, own, inner, style))
+            under = figure.add_subplot(grid[2 * row + 1, i % columns])
+            needed = max(needed, _legend_below(under, own, inner, style))
         heights += [panel_height, needed or 0.001]
-    bottom = _legend_below(figure.add_subplot(grid[2 * rows, :]), shared, width - 0.2, style) if shared else 0
-    heights.append(bottom or 0.001)
-    lines = _wrapped(note, width - 0.15, style.small) if note else []
-    heights.append(len(lines) * style.small * _LINE / 72 or 0.001)
-    if lines:
-        foot = figure.add_subplot(grid[2 * rows + 1, :])
-        foot.set_axis_off()
-        text = "\n".join(lines)
-        written = foot.text(
-            0, 0, text, ha="left", va="bottom", fontsize=style.small, color="0.3", transform=foot.transAxes
-        )
-        # Its height is known; a line that is a little too wide must not push the panels together.
-        written.set_in_layout(False)
+    legend = _legend_labels(shared, width - 0.2, style)
+    lines = _wrapped(note, width - 0.2, style.small) if note else []
+    foot = len(lines) * style.small * _LINE / 72
+    below = foot + (legend.height if shared else 0)
+    total = sum(heights) + below
     grid.set_height_ratios(heights)
-    figure.set_size_inches(width, sum(heights))
+    figure.set_size_inches(width, total)
+    # Outside the layout: a line that is a little too wide must not push the panels together.
+    if shared:
+        figure.legend(
+            [handle for handle, _ in shared.values()],
+            legend.labels,
+            loc="upper center",
+            bbox_to_anchor=(0.5, (below - 0.3 * style.small / 72) / total),
+            ncols=legend.columns,
+        ).set_in_layout(False)
+    if lines:
+        figure.text(
+            0.1 / width,
+            0.05 / total,
+            "\n".join(lines),
+            ha="left",
+            va="bottom",
+            fontsize=style.small,
+            linespacing=1.25,
+            color="0.3",
+        ).set_in_layout(False)
     engine: Any = figure.get_layout_engine()
-    engine.set(w_pad=0.03, h_pad=0.045, hspace=0.0, wspace=0.02)
+    engine.set(
+        w_pad=0.03, h_pad=0.045, hspace=0.0, wspace=0.02, rect=(0, below / total, 1, 1 - below / total)
+    )
     return figure
 
 
@@ -134,40 +148,71 @@ def _hex(color: Any) -> str:
 
 
 def _shared(
-    legends: Sequence[dict[tuple[str, str], _Entry]], common: Collection[str]
+    legends: Sequence[dict[tuple[str, str], _Entry]], common: Sequence[str]
 ) -> dict[tuple[str, str], _Entry]:
     """The entries to show once for all panels: the common ones, and the others if all have the same."""
-    if len(legends) < 2:
-        return {}
-    found = {key: entry for legend in legends for key, entry in legend.items() if key[0] in common}
+    if len(legends) == 1:
+        return legends[0]
+    place = {label: i for i, label in enumerate(common)}
+    found = {key: entry for legend in legends for key, entry in legend.items() if key[0] in place}
+    found = dict(sorted(found.items(), key=lambda item: place[item[0][0]]))
     others = [{key: legend[key] for key in legend if key[0] not in common} for legend in legends]
     if all(legend.keys() == others[0].keys() for legend in others):
         return {**others[0], **found}
     return found
 
 
-def _legend_below(ax: Axes, entries: dict[tuple[str, str], _Entry], width: float, style: Style) -> float:
-    """Put a legend into otherwise empty axes; returns the height it needs, in inches."""
-    ax.set_axis_off()
+@dataclass(frozen=True, slots=True)
+class _Legend:
+    """Wrapped labels, the number of columns that fit, and the height in inches."""
+
+    labels: list[str]
+    columns: int
+    height: float
+
+
+def _legend_labels(entries: dict[tuple[str, str], _Entry], width: float, style: Style) -> _Legend:
     em = style.small / 72
     most = max(12, int(width / em / _CHARACTER - _HANDLE / _CHARACTER))
     labels = ["\n".join(textwrap.wrap(label, most) or [label]) for _, label in entries.values()]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
+    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
     columns = max(1, min(len(labels), int(width / em / (longest * _CHARACTER + _HANDLE))))
-    ax.legend(
-        [handle for handle, _ in entries.values()],
-        labels,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=columns,
-    )
     # Entries run down the columns, and a row is as high as its highest entry.
     per_column = math.ceil(len(labels) / columns)
     tallest = max(
-        sum(label.count("\n") + 1 for label in labels[start : start + per_column])
-        for start in range(0, len(labels), per_column)
+        (
+            sum(label.count("\n") + 1 for label in labels[start : start + per_column])
+            for start in range(0, len(labels), per_column or 1)
+        ),
+        default=0,
     )
-    return (tallest * _LINE + 0.5) * em
+    return _Legend(labels, columns, (tallest * _LINE + 0.9) * em)
+
+
+def _legend_below(ax: Axes, entries: dict[tuple[str, str], _Entry], width: float, style: Style) -> float:
+    """Put a legend into otherwise empty axes; returns the height it needs, in inches."""
+    ax.set_axis_off()
+    legend = _legend_labels(entries, width, style)
+    ax.legend(
+        [handle for handle, _ in entries.values()],
+        legend.labels,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=legend.columns,
+    )
+    return legend.height
+
+
+def sentences(texts: Iterable[str]) -> str:
+    """Texts as sentences, each once; a name at the beginning keeps its small letter."""
+    written = []
+    for text in dict.fromkeys(text for text in texts if text):
+        first, _, rest = text.partition(" ")
+        if not set("/_") & set(first):
+            first = first[:1].upper() + first[1:]
+        sentence = f"{first} {rest}".strip()
+        written.append(sentence if sentence.endswith(".") else f"{sentence}.")
+    return " ".join(written)
 
 
 def _drop_repeated_labels(axes: Sequence[Axes], columns: int) -> None:

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 
 from .. import paper
 from ..paper import Panel
-from ..transitions import TOLERANCE, transitions
+from ..regimes import TOLERANCE, transitions
 from . import panels
+from .grid import origin
 from .raw import Ask, RawCurves, asks_of
-from .sheet import Cell, sheet
+from .sheet import Cell, sentences, sheet
 from .sources import NothingToDraw, PanelTables, Scope, Source, SourceKind, no_guides
 from .style import Style
 
@@ -90,15 +91,12 @@ def _row(points: pd.DataFrame) -> tuple[dict[str, object], str]:
 def draw(tables: Sequence[PanelTables], *, kind: SourceKind, style: Style) -> Figure:
     """Draw the figure's one panel."""
     table = tables[0]
-    origin = (
-        "From points read from the released notebook of Shallue et al. (2019)."
-        if kind == "published"
-        else "Computed from the raw curves."
-    )
-    note = (
-        f"Measured transition points at a tolerance of {100 * TOLERANCE:.0f} %; each workload with its goal. "
-        + origin
-        + "".join(f" {text[0].upper()}{text[1:]}." for text in table.notes)
+    note = sentences(
+        [
+            f"Transition points at a tolerance of {100 * TOLERANCE:.0f} %; after each workload its goal",
+            origin(kind),
+            *table.notes,
+        ]
     )
 
     def draw_ranges(ax: Axes) -> None:
