@@ -55,14 +55,15 @@ class Store:
         self.path = Path(path) if path is not None else default_folder()
         self._tables = tables.tables_folder(self.path)
         self.manifest = tables.read_manifest(self._tables)
+        self._small: dict[str, pa.Table] = {}
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
 
     def workloads(self) -> list[str]:
         """Names of the workloads, sorted."""
-        table = self._read("studies", ["workload"])
-        return sorted(set(table["workload"].cast(pa.string()).to_pylist()))
+        names: list[str] = self._read("studies")["workload"].unique().dictionary_decode().to_pylist()
+        return names
 
     def studies(self, workload: str | None = None) -> pd.DataFrame:
         """A row is a study: its key, dataset, model, optimizer, train_steps, early_stopping and source.
@@ -180,18 +181,16 @@ class Store:
         ``other`` counts trials of any other status; ``measurements`` is the number of evaluations, that is
         of rows of the measurements table.
         """
-        studies = self._read("studies", ["workload", "batch_size"]).cast(
-            pa.schema([("workload", pa.string()), ("batch_size", pa.int64())])
-        )
-        index = pd.MultiIndex.from_frame(studies.to_pandas())
-        trials = self._read("trials", ["workload", "batch_size", "status"]).to_pandas()
+        studies = self._read("studies").select(["workload", "batch_size"]).to_pandas()
+        index = pd.MultiIndex.from_frame(studies.astype({"workload": "str"}))
+        trials = self._read("trials").select(["workload", "batch_size", "status"]).to_pandas()
         status = trials["status"].astype(object).fillna("")
         known = {"COMPLETE": "complete", "INCOMPLETE": "incomplete", "INFEASIBLE": "infeasible"}
         column = status.map(known).fillna("other")
         counts = pd.crosstab([trials["workload"].astype(str), trials["batch_size"]], column)
         result = counts.reindex(index=index, columns=[*known.values(), "other"], fill_value=0)
         rows = {}
-        for workload in studies["workload"].unique().to_pylist():
+        for workload in self.workloads():
             metadata = pq.read_metadata(self._measurements_file(workload))
             for i in range(metadata.num_row_groups):
                 group = metadata.row_group(i)
@@ -207,19 +206,28 @@ class Store:
         status: Collection[str] | None,
         first: int | None,
     ) -> pa.Table:
-        path = self._measurements_file(workload)
-        if metrics is not None:
-            known = self.metrics(workload)
-            missing = [name for name in metrics if name not in known]
+        with pq.ParquetFile(self._measurements_file(workload), pre_buffer=True) as file:
+            known = [name for name in file.schema_arrow.names if name not in schemas.RESERVED]
+            missing = [name for name in metrics or () if name not in known]
             if missing:
                 raise KeyError(f"{workload} has no metric {', '.join(missing)}; it has {', '.join(known)}")
-            columns = [*schemas.MEASUREMENT_KEY, *metrics]
-        else:
-            columns = None
-        table = pq.read_table(path, columns=columns, partitioning=None)
+            names = list(known if metrics is None else metrics)
+            rows = file.read(columns=["trial", "step", *names], use_threads=True)
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        # Two keys are the same all through a row group: cheaper to repeat than to decode.
+        sizes = [group.column(1).statistics.min if group.num_rows else 0 for group in groups]
+        batch_size = np.repeat(np.array(sizes, np.int64), [group.num_rows for group in groups])
+        columns = {
+            "workload": pa.DictionaryArray.from_arrays(
+                np.zeros(rows.num_rows, dtype=np.int32), pa.array([workload])
+            ),
+            "batch_size": pa.array(batch_size),
+            **{name: rows[name] for name in ("trial", "step", *names)},
+        }
+        table = pa.table(columns, schema=schemas.measurements(names))
         if status is None and first is None:
             return table
-        trials = self._of_workload("trials", workload, ["workload", "batch_size", "trial", "status"])
+        trials = self._of_workload("trials", workload)
         kept = trials.filter(pa.array(_chosen_trials(trials, status, first)))
         if kept.num_rows == trials.num_rows:
             return table
@@ -231,23 +239,33 @@ class Store:
             raise self._unknown(workload)
         return path
 
-    def _of_workload(self, name: str, workload: str | None, columns: list[str] | None = None) -> pa.Table:
+    def _of_workload(self, name: str, workload: str | None) -> pa.Table:
+        """The rows of one workload (of all for None) of a small table."""
+        table = self._read(name)
         if workload is None:
-            return self._read(name, columns)
-        table = self._read(name, columns, filters=pc.field("workload") == workload)
-        if not table.num_rows and workload not in self.workloads():
-            raise self._unknown(workload)
-        return table
-
-    def _read(self, name: str, columns: list[str] | None = None, filters: Any = None) -> pa.Table:
+            return table
+        names = table["workload"].chunk(0)
         try:
-            return pq.read_table(
-                self._tables / f"{name}.parquet", columns=columns, filters=filters, partitioning=None
-            )
-        except FileNotFoundError:
-            raise StoreMissing(
-                f"{self._tables}: the tables are gone; they were ingested anew, so open the store again"
-            ) from None
+            code = names.dictionary.to_pylist().index(workload)
+        except ValueError:
+            if workload in self.workloads():
+                return table.slice(0, 0)
+            raise self._unknown(workload) from None
+        # Sorted by workload, and the dictionary lists the names in that order.
+        start, end = np.searchsorted(names.indices.to_numpy(), [code, code + 1])
+        return table.slice(int(start), int(end - start))
+
+    def _read(self, name: str) -> pa.Table:
+        """One of the small tables, read once: tables in a folder never change."""
+        if name not in self._small:
+            try:
+                table = pq.read_table(self._tables / f"{name}.parquet", partitioning=None)
+            except FileNotFoundError:
+                raise StoreMissing(
+                    f"{self._tables}: the tables are gone; they were ingested anew, so open the store again"
+                ) from None
+            self._small[name] = table.unify_dictionaries().combine_chunks()
+        return self._small[name]
 
     def _unknown(self, workload: str) -> UnknownWorkload:
         import difflib
