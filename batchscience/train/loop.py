@@ -366,10 +366,10 @@ class Trainer:
         p = present.reshape(len(present), replicas, rounds, batch).transpose(1, 2, 0, 3)
         if replicas == 1:
             return self.devices.copied(x[0]), self.devices.copied(y[0]), self.devices.copied(p[0])
-        spread = self.devices.strategy.experimental_distribute_values_from_function
-        return tuple(
-            spread(lambda context, array=array: tf.constant(array[context.replica_id_in_sync_group]))
-            for array in (x, y, p)
+        return (
+            self.devices.spread(lambda r: x[r]),
+            self.devices.spread(lambda r: y[r]),
+            self.devices.spread(lambda r: p[r]),
         )
 
     def _measure_local(self, weights: Any, statistics: Any, inputs: Any, targets: Any, present: Any) -> Any:
