@@ -228,11 +228,12 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _space(workload: str, batch_size: int, law: KneeLaw, train_steps: int) -> SearchSpace:
-    """The search space of a study: as wide at every batch size, and moved along with the best settings."""
+def _space(workload: str, best: float, train_steps: int) -> SearchSpace:
+    """The search space of a study: as wide at every batch size, and moved along with the best settings.
+
+    In its middle lies the effective learning rate `best`.
+    """
     optimizer = workload.rsplit("/", 1)[1]
-    # The best effective learning rate grows with the batch size up to the critical one.
-    best = 0.01 * batch_size / (1 + batch_size / law.critical_batch_size)
     parameters = []
     if optimizer != "sgd":
         parameters.append(Parameter("momentum", "DOUBLE", 0.9, 0.999, "REVERSE_LOG_SCALE"))
@@ -272,13 +273,15 @@ def _best_effective(space: SearchSpace) -> float:
 class _Answer:
     """What the published figures show of one study.
 
-    ``steps`` is None where no trial reaches the goal.  ``value`` is a best value over the whole training,
-    and then there is no goal.  ``smoothing`` limits the answer to the trials with that label smoothing.
+    ``steps`` is None where no trial reaches the goal.  ``value`` is a best value over the whole training
+    and ``rate`` the effective learning rate of the best trial; then there is no goal.  ``smoothing``
+    limits the answer to the trials with that label smoothing.
     """
 
     goal: Goal | None = None
     steps: int | None = None
     value: float | None = None
+    rate: float | None = None
     smoothing: float | None = None
 
 
@@ -300,7 +303,7 @@ def _unscaled(ratios: FloatArray, most: float) -> IntArray:
 
 
 def _published_answers(workloads: Iterable[str]) -> dict[tuple[str, int], list[_Answer]]:
-    """The answers of Figures 1 to 7 for each study (workload, batch size)."""
+    """The answers of Figures 1 to 8 for each study (workload, batch size)."""
     import pandas as pd
 
     wanted = set(workloads)
@@ -377,6 +380,18 @@ def _published_answers(workloads: Iterable[str]) -> dict[tuple[str, int], list[_
                     answers[series.workload, b].append(
                         _Answer(series.goal, steps_here, smoothing=series.label_smoothing)
                     )
+    for panel in paper.FIGURE_8:
+        (series,) = panel.series
+        rows = points[(points["figure"] == "8") & (points["workload"] == series.workload)]
+        for b, rate in zip(rows["x"], rows["y"], strict=True):
+            if series.workload in wanted:
+                answers[series.workload, int(b)].append(_Answer(rate=float(rate)))
+        if series.notebook_goal is not None and series.goal is not None and series.workload in wanted:
+            # No figure shows the steps to this easier goal; the best trial passes it on its way.
+            for b, steps_to_goal in known[series.workload, series.goal].items():
+                answers[series.workload, b].append(
+                    _Answer(series.notebook_goal, max(1, round(0.3 * steps_to_goal)))
+                )
     return answers
 
 
@@ -416,6 +431,11 @@ class _Plan:
         """A stream of its own, so that a study does not depend on which others are simulated."""
         digest = hashlib.sha256(f"{self.seed}:{self.name}:simulate".encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+    def best_rate(self) -> float:
+        """The best effective learning rate: grows with the batch size up to the critical one."""
+        shown = [answer.rate for answer in self.answers if answer.rate is not None]
+        return shown[0] if shown else 0.01 / (1 / self.batch_size + 1 / self.law.critical_batch_size)
 
     def steps_of_best(self) -> float:
         """Steps to the goal with the best settings; infinite where no trial may reach it."""
@@ -490,10 +510,14 @@ def _draw_trials(plan: _Plan, space: SearchSpace, rng: np.random.Generator) -> _
 def _crown(plan: _Plan, trials: _Trials, nearest_first: Sequence[int]) -> None:
     """Choose the trials that show the answers, among those that the published analysis takes."""
     best = plan.steps_of_best()
+    leader = nearest_first[0]
+    if any(answer.rate is not None for answer in plan.answers):
+        settings = trials.settings[leader]
+        settings["learning_rate"] = plan.best_rate() * (1 - settings["momentum"])
     shown = {a.smoothing for a in plan.answers if a.value is not None}
     if not shown:
-        trials.champion[nearest_first[0]] = True
-        trials.reaches[nearest_first[0]] = best
+        trials.champion[leader] = True
+        trials.reaches[leader] = best
         return
     if len(nearest_first) < len(shown):
         raise ValueError(
@@ -574,6 +598,8 @@ def _limits(
     smoothing = np.array([trials.settings[i].get("label_smoothing", -1.0) for i in rows])
     leader = min(np.flatnonzero(trials.champion), key=lambda i: trials.reaches[i])
     for answer in plan.answers:
+        if answer.rate is not None:
+            continue
         concerned = np.ones(len(rows), dtype=bool)
         shows = rows == leader
         if answer.smoothing is not None:
@@ -975,7 +1001,7 @@ def simulate(
         Trials of each study and evaluations of a COMPLETE trial of it, instead of those of the scale.
     answers : {"law", "published"}, default "law"
         What the best trials show: a scaling law for each workload, or, to test the drawing of figures, the
-        steps to result (and in Figure 7 the best errors) of the published Figures 1 to 7.
+        steps to result, best errors and best effective learning rates of the published Figures 1 to 8.
     on_progress : callable, optional
         Called after each study with the number of studies done and of all.
 
@@ -1148,7 +1174,7 @@ def _write_study(plan: _Plan, folder: PurePosixPath, sink: _Sink) -> dict[str, A
     """Write one study; returns its part of the truth."""
     rng = plan.rng()
     train_steps = plan.train_steps()
-    space = _space(plan.workload, plan.batch_size, plan.law, train_steps)
+    space = _space(plan.workload, plan.best_rate(), train_steps)
     trials = _draw_trials(plan, space, rng)
     outcome = _Outcome()
     dataset, model, optimizer = plan.workload.rsplit("/", 2)
