@@ -1,7 +1,26 @@
-"""What holds for every test."""
+"""What several test modules share: a small simulated archive, ingested once."""
 
-from hypothesis import settings
+from pathlib import Path
 
-# A busy machine is no fault of the code; the number of examples bounds the time.
-settings.register_profile("batchscience", deadline=None, max_examples=60)
-settings.load_profile("batchscience")
+import pytest
+
+from batchscience.ingest import ingest
+from batchscience.simulate import simulate
+from batchscience.store import Store
+
+
+@pytest.fixture(scope="session")
+def simulated_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All 454 studies with a few short trials each."""
+    path = tmp_path_factory.mktemp("simulated") / "archive.tar.gz"
+    simulate(path, trials=12, evaluations=25, seed=0)
+    return path
+
+
+@pytest.fixture(scope="session")
+def simulated_store(simulated_archive: Path) -> Store:
+    """The tables of `simulated_archive`."""
+    folder = simulated_archive.parent / "tables"
+    report = ingest(simulated_archive, folder)
+    assert report.problems == ()
+    return Store(folder)
