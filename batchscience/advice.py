@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .errors import BatchScienceError
+from .errors import BatchScienceError, UnknownWorkload
+from .goals import Goal
 from .results import as_steps
 from .transitions import monotone
 
@@ -201,6 +202,46 @@ def advise(
         names = ", ".join(f"{size:,.0f}" for size in np.unique(sizes[outside]))
         warnings.warn(f"no steps are known for batch size {names}; see the column warning", stacklevel=2)
     return table
+
+
+def published_curve(workload: str, goal: Goal) -> pd.DataFrame:
+    """The published steps to result of a workload.
+
+    Parameters
+    ----------
+    workload : str
+    goal : Goal
+        Must be one that the published figures show in absolute steps.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row is a batch size: ``batch_size``, ``steps``.
+
+    Raises
+    ------
+    UnknownWorkload
+        If the published figures have no absolute steps of this workload to this goal.
+
+    Examples
+    --------
+    >>> goal = Goal("val/classification_error", 0.01)
+    >>> len(published_curve("mnist/simple_cnn_base/sgd", goal))
+    17
+    """
+    from . import published
+
+    table = published.consensus_steps()
+    of_workload = table[table["workload"] == workload]
+    found = of_workload[(of_workload["metric"] == goal.metric) & (of_workload["goal"] == goal.threshold)]
+    if not len(found):
+        shown = sorted(of_workload["goal"].unique().tolist())
+        raise UnknownWorkload(
+            f"the published figures have no absolute steps of {workload} to {goal} "
+            f"(their goals: {', '.join(f'{one:g}' for one in shown) or 'none'}); "
+            "run 'batchscience fetch' for the raw curves"
+        )
+    return found[["batch_size", "steps"]].reset_index(drop=True)
 
 
 def _steps_at(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .figures.drawing import Rendered
     from .goals import Budget, Goal
     from .ingest import IngestReport
+    from .regimes import Regimes
     from .store import Store
 
 WRONG_USAGE = 2
@@ -74,6 +75,15 @@ Patterns = Annotated[
 Replace = Annotated[
     bool, typer.Option("--replace", help="Replace studies that are there from another source.")
 ]
+Metric = Annotated[str | None, typer.Option(help="Objective; by default the paper's.")]
+Threshold = Annotated[
+    float | None, typer.Option("--goal", help="Value to beat; by default the paper's.", show_default=False)
+]
+Maximize = Annotated[bool, typer.Option("--maximize", help="Larger values are better.")]
+Inclusive = Annotated[bool, typer.Option("--inclusive", help="The value itself will do.")]
+Trials = Annotated[str, typer.Option(metavar="N|all", help="First N COMPLETE trials of each study.")]
+SearchSize = Annotated[int, typer.Option("--best-of", min=1, help="Trials of the search asked about.")]
+Confidence = Annotated[float, typer.Option(min=0.5, max=0.999, help="Of the limits.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first damaged file.")]
 
 
@@ -197,6 +207,153 @@ def steps(
         budget=_budget(budget_steps, budget_examples),
     )
     _print_table(table, format)
+
+
+@app.command()
+def regimes(
+    workloads: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORKLOAD]...", help="By default all that have a goal.")
+    ] = None,
+    metric: Metric = None,
+    goal: Threshold = None,
+    maximize: Maximize = False,
+    inclusive: Inclusive = False,
+    tolerance: Annotated[
+        list[float] | None, typer.Option(help="By default 0.2; repeat it to see how the answers move.")
+    ] = None,
+    law: Annotated[Literal["knee", "hyperbola", "pieces"], typer.Option(help="Law to fit.")] = "knee",
+    trials: Trials = "paper",
+    k: SearchSize = 10,
+    draws: Annotated[int, typer.Option(min=99, help="Resampled curves for the limits.")] = 999,
+    confidence: Confidence = 0.9,
+    seed: Annotated[int, typer.Option(help="Of the limits.")] = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Ratios to the first series.")] = False,
+    source: Annotated[
+        Literal["auto", "archive", "published"],
+        typer.Option(help="Raw curves, published points, or what there is."),
+    ] = "auto",
+    data: Data = None,
+    format: OutputFormat = "table",  # noqa: A002
+) -> None:
+    """Ends of perfect scaling, maximum useful and critical batch sizes, with limits."""
+    from .comparisons import compare as compared
+    from .regimes import SUMMARY, as_table
+
+    store = _store_if_any(data, needed=source == "archive") if source != "published" else None
+    options = {"law": law, "draws": draws, "confidence_level": confidence, "seed": seed}
+    asked = (metric, goal, maximize, inclusive)
+    answers = _answers(store, workloads or [], asked, tolerance or [0.2], trials, k, options)
+    if compare:
+        _print_table(compared(answers), format)
+        return
+    table = as_table(answers)
+    _print_table(table[list(SUMMARY)] if format == "table" else table, format)
+
+
+def _answers(
+    store: Store | None,
+    workloads: list[str],
+    asked: tuple[str | None, float | None, bool, bool],
+    tolerances: list[float],
+    trials: str,
+    k: int,
+    options: dict[str, Any],
+) -> list[Regimes]:
+    from .paper import goal_of
+    from .regimes import published_regimes, stored_regimes
+
+    if not all(tolerance > 0 for tolerance in tolerances):
+        raise typer.BadParameter("--tolerance must be positive")
+    answers = []
+    for tolerance in tolerances:
+        if store is None:
+            goal = _goal("", *asked) if asked[0] is not None or asked[1] is not None else None
+            answers += published_regimes(workloads, goal=goal, tolerance=tolerance, **options)
+            continue
+        for name in workloads or [name for name in store.workloads() if goal_of(name) or asked[0]]:
+            goal, first = _goal(name, *asked), _first(name, trials)
+            answers.append(
+                stored_regimes(store, name, goal, first=first, k=k, tolerance=tolerance, **options)
+            )
+    return answers
+
+
+@app.command()
+def metaparameters(
+    workload: Annotated[str, typer.Argument(help="Name of a workload.")],
+    metric: Metric = None,
+    goal: Threshold = None,
+    maximize: Maximize = False,
+    inclusive: Inclusive = False,
+    trials: Trials = "paper",
+    reference: Annotated[
+        int | None, typer.Option(min=1, help="Batch size that the heuristics start from.")
+    ] = None,
+    budget_steps: Annotated[float | None, typer.Option(help="Limit in steps.")] = None,
+    budget_examples: Annotated[float | None, typer.Option(help="Limit in examples.")] = None,
+    confidence: Confidence = 0.9,
+    data: Data = None,
+    format: OutputFormat = "table",  # noqa: A002
+) -> None:
+    """The best trial of each study: its settings, the heuristics, the edges of the search space."""
+    from .metaparameters import stored_metaparameters
+    from .store import Store
+
+    try:
+        table = stored_metaparameters(
+            Store(data),
+            workload,
+            _goal(workload, metric, goal, maximize, inclusive),
+            first=_first(workload, trials),
+            budget=_budget(budget_steps, budget_examples),
+            reference=reference,
+            confidence_level=confidence,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    _print_table(table, format)
+
+
+@app.command()
+def advise(
+    workload: Annotated[str, typer.Argument(help="Name of a workload.")],
+    throughput: Annotated[
+        Path,
+        typer.Option(
+            metavar="CSV", help="Measured set-ups: batch_size, accelerators, examples_per_second (of all)."
+        ),
+    ],
+    metric: Metric = None,
+    goal: Threshold = None,
+    maximize: Maximize = False,
+    inclusive: Inclusive = False,
+    trials: Trials = "paper",
+    k: SearchSize = 10,
+    price: Annotated[float | None, typer.Option(min=0, help="Price of an accelerator-hour.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Longest time that will do.")
+    ] = None,
+    source: Annotated[
+        Literal["auto", "archive", "published"],
+        typer.Option(help="Raw curves, published steps, or what there is."),
+    ] = "auto",
+    data: Data = None,
+    format: OutputFormat = "table",  # noqa: A002
+) -> None:
+    """Time and accelerator-hours to the goal at each batch size, and what is worth paying."""
+    from .advice import advise as priced
+    from .advice import best_choice, published_curve, read_throughput
+    from .results import steps_by_batch_size
+
+    store = _store_if_any(data, needed=source == "archive") if source != "published" else None
+    aim = _goal(workload, metric, goal, maximize, inclusive)
+    if store is None:
+        curve = published_curve(workload, aim)
+    else:
+        curve = steps_by_batch_size(store, workload, aim, first=_first(workload, trials), k=k)
+    table = priced(curve, read_throughput(throughput), price_per_accelerator_hour=price)
+    _print_table(table, format)
+    _say(best_choice(table, deadline_hours=deadline))
 
 
 @app.command()

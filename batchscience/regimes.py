@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from .errors import UnknownWorkload
 from .goals import Goal
 from .laws import (
     LAWS,
@@ -203,6 +205,24 @@ _LAW_COLUMNS = (
     "floor",
 )
 _MEASURED_SIZES = frozenset({"perfect_to", "useful_to", "smallest", "largest"})
+
+SUMMARY = (
+    "workload",
+    "series",
+    "metric",
+    "goal",
+    "tolerance",
+    "perfect_to",
+    "perfect_censored",
+    "useful_to",
+    "useful_censored",
+    "law",
+    "critical_batch_size",
+    "critical_low",
+    "critical_high",
+    "warning",
+)
+"""The columns of `as_table` that answer the question; the others say how well."""
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -412,7 +432,7 @@ def stored_regimes(
     workload: str,
     goal: Goal,
     *,
-    rng: np.random.Generator,
+    seed: int = 0,
     first: int | None = None,
     k: int = 10,
     tolerance: float = TOLERANCE,
@@ -427,7 +447,8 @@ def stored_regimes(
     store : Store
     workload : str
     goal : Goal
-    rng : numpy.random.Generator
+    seed : int, default 0
+        Of the limits.
     first : int, optional
         Of each study only the search up to its `first`-th COMPLETE trial.
     k, tolerance, law, draws, confidence_level
@@ -437,10 +458,9 @@ def stored_regimes(
     -------
     Regimes
     """
-    search = search_of(store, workload, goal, first=first)
     return regimes_of_trials(
-        search,
-        rng=rng,
+        search_of(store, workload, goal, first=first),
+        rng=_generator(seed, workload, str(goal)),
         workload=workload,
         goal=goal,
         series=f"first {first} trials" if first is not None else "all trials",
@@ -492,7 +512,8 @@ def published_curves(figures: Sequence[str] = PUBLISHED_FIGURES) -> pd.DataFrame
 def published_regimes(
     workloads: Collection[str] = (),
     *,
-    rng: np.random.Generator,
+    seed: int = 0,
+    goal: Goal | None = None,
     figures: Sequence[str] = PUBLISHED_FIGURES,
     tolerance: float = TOLERANCE,
     law: Law = "knee",
@@ -505,7 +526,10 @@ def published_regimes(
     ----------
     workloads : collection of str, optional
         Only these; by default all.
-    rng : numpy.random.Generator
+    seed : int, default 0
+        Of the limits, which for one seed are the same whichever other series are asked for.
+    goal : Goal, optional
+        Only series with this metric and threshold.
     figures : sequence of str, default Figures 1 to 6
     tolerance, law, draws, confidence_level
         As in `regimes_of_curve`.
@@ -514,17 +538,23 @@ def published_regimes(
     -------
     list of Regimes
         In the order of the figures; one for each series, so that a curve shown twice stands twice.
+
+    Raises
+    ------
+    UnknownWorkload
+        If a workload has no such series in these figures.
     """
     curves = published_curves(figures)
     answers = []
     for key, curve in curves.groupby(["figure", "panel_title", "series", "workload"], sort=False):
         figure, title, series, workload = map(str, key)
-        if workloads and workload not in workloads:
-            continue
         one = curve.iloc[0]
+        other_goal = goal is not None and (goal.metric, goal.threshold) != (one["metric"], one["goal"])
+        if other_goal or (workloads and workload not in workloads):
+            continue
         found = regimes_of_curve(
             curve,
-            rng=rng,
+            rng=_generator(seed, figure, title, series, workload, str(one["goal"])),
             workload=workload,
             goal=Goal(one["metric"], float(one["goal"]), bool(one["maximize"])),
             series=f"{title}: {series}" if series else title,
@@ -535,7 +565,20 @@ def published_regimes(
             confidence_level=confidence_level,
         )
         answers.append(_with_off_scale(found, curve))
+    missing = sorted(set(workloads) - {answer.workload for answer in answers})
+    if missing:
+        about = f" with {goal}" if goal is not None else ""
+        raise UnknownWorkload(
+            f"Figures {figures[0]} to {figures[-1]} have no series of {', '.join(missing)}{about}; "
+            "run 'batchscience fetch' for the raw curves"
+        )
     return answers
+
+
+def _generator(seed: int, *names: str) -> np.random.Generator:
+    """A generator of its own for each name, so that no answer depends on which others are asked for."""
+    digest = hashlib.sha256("\0".join(names).encode()).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
 def _with_off_scale(answer: Regimes, curve: pd.DataFrame) -> Regimes:
