@@ -102,6 +102,21 @@ _MORE = (
         "learning_curves",
         published=False,
     ),
+    Entry(
+        "isolation",
+        "The trials of a workload by each metaparameter (--workload)",
+        "isolation",
+        published=False,
+        of_workload=True,
+    ),
+    Entry(
+        "workload",
+        "Any one workload: steps, examples, settings, curves (--workload)",
+        "workload",
+        published=False,
+        usual=False,
+        of_workload=True,
+    ),
 )
 
 
@@ -141,15 +156,15 @@ def listing() -> pd.DataFrame:
             entry.name,
             entry.title,
             "published points" if entry.published else "raw curves",
-            entry.usual and not entry.of_workload,
+            entry.usual,
         )
         for entry in FIGURES.values()
     ]
     return pd.DataFrame(rows, columns=["name", "title", "needs", "usual"])
 
 
-def names_of(wanted: Iterable[str] = ()) -> list[str]:
-    """The names of the figures asked for, in order; the usual ones if none is.
+def names_of(wanted: Iterable[str] = (), *, of_workload: bool = False) -> list[str]:
+    """The names of the figures asked for, in order; if none is, the usual ones or those of one workload.
 
     Raises
     ------
@@ -164,7 +179,11 @@ def names_of(wanted: Iterable[str] = ()) -> list[str]:
             close = difflib.get_close_matches(name, FIGURES, n=3, cutoff=0.4)
             hint = f"did you mean {' or '.join(close)}?" if close else "--list shows them"
             raise BatchScienceError(f"there is no figure {name!r}; {hint}")
-    return names or [name for name, entry in FIGURES.items() if entry.usual and not entry.of_workload]
+    if names:
+        return names
+    if of_workload:
+        return [name for name, entry in FIGURES.items() if entry.of_workload]
+    return [name for name, entry in FIGURES.items() if entry.usual]
 
 
 def render(
@@ -260,7 +279,7 @@ def render_all(
     list of Rendered
         For each figure its files, or the error that kept it from being drawn.
     """
-    chosen = names_of(names)
+    chosen = names_of(names, of_workload=workload is not None)
     unknown = [repr(kind) for kind in formats if kind not in get_args(Format)]
     if unknown:
         raise BatchScienceError(f"there is no format {', '.join(unknown)}; choose from pdf, png, svg")

@@ -73,6 +73,9 @@ def render_entries(
         sources.append(PublishedPoints())
     out.mkdir(parents=True, exist_ok=True)
     if raw is not None:
+        if workload is not None:
+            # Says which names come near, where there is no such workload.
+            raw.store.studies(workload)
         raw.prepare_asks([ask for entry in entries for ask in _asks(entry, raw, scope)])
     rendered = []
     for done, entry in enumerate(entries):

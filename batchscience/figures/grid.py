@@ -16,6 +16,8 @@ from .sheet import Cell, sentences, sheet
 from .sources import PanelTables, SourceKind
 from .style import MOST_LOOKS, Look, Style, looks
 
+_BAND_COLUMNS = ["best_of_low", "best_of_high", "value"]
+
 CONTOURS = tuple(10.0**exponent for exponent in range(-8, 9))
 """Effective learning rates of the contours in panels of settings."""
 
@@ -76,9 +78,9 @@ def draw_grid(
     cells = [Cell(table.panel.title, partial(draw, table)) for table in tables]
     notes = [note, origin(kind)]
     banded = [table.points for table in tables if "best_of_low" in table.points]
-    if banded:
+    limits = pd.concat([pd.DataFrame(), *(points[_BAND_COLUMNS] for points in banded)])
+    if len(limits) and limits.notna().all(axis=1).any():
         text = _BAND.format(k=max(int(points["k"].max()) for points in banded))
-        limits = pd.concat([points[["best_of_low", "best_of_high", "value"]] for points in banded])
         if limits[limits["value"].notna()].isna().to_numpy().any():
             text += " None is drawn where that search may fail or the trials are too few."
         notes.insert(1, text)

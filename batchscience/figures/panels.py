@@ -516,6 +516,7 @@ def draw_isolation(
     y_label: str,
     log: bool,
     goal: float | None = None,
+    maximize: bool = False,
     y_limits: Limits | None = None,
 ) -> None:
     """Draw the trials of a study by one metaparameter and the best value that each reached.
@@ -533,6 +534,8 @@ def draw_isolation(
         Whether the metaparameter's axis is logarithmic.
     goal : float, optional
         Where to draw the goal's horizontal line.
+    maximize : bool, default False
+        Whether larger values are better, so that trials without any stand at the bottom.
     y_limits : (float, float), optional
         Limits of the vertical axis; trials outside stand on its edge.
     """
@@ -547,7 +550,7 @@ def draw_isolation(
         rows = table[table["outcome"] == outcome]
         y = _numbers(rows, "value")
         # On the edge: worse than the axis shows, or diverged before the first measurement.
-        y = np.where(np.isnan(y), high, np.clip(y, low, high))
+        y = np.where(np.isnan(y), low if maximize else high, np.clip(y, low, high))
         ax.plot(
             _numbers(rows, "setting"),
             y,
