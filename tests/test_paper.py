@@ -4,6 +4,7 @@ import itertools
 
 import pandas as pd
 import pytest
+
 from batchscience import paper, published
 from batchscience.goals import Goal
 

@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 import pandas as pd
 import pytest
+
 from batchscience import published
 from batchscience.errors import StoreMissing
 
