@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from .errors import BatchScienceError, StoreMissing, UnknownWorkload
+from .errors import BatchScienceError, StoreMissing, UnknownMetric, UnknownWorkload
 
 # Everything heavy is imported inside the commands: --help must not wait for pandas.
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Commands(TyperGroup):
         warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
         try:
             return super().invoke(ctx)
-        except (StoreMissing, UnknownWorkload) as error:
+        except (StoreMissing, UnknownMetric, UnknownWorkload) as error:
             _say(f"error: {error}")
             raise typer.Exit(WRONG_USAGE) from None
         except BatchScienceError as error:
@@ -365,8 +365,11 @@ def simulate(
     """Write a simulated archive in the raw layout, with its true answers beside it."""
     from .simulate import simulate as write
 
-    with _progress_bar("simulating", unit="studies") as on_progress:
-        write(out, scale=scale, seed=seed, on_progress=on_progress)
+    try:
+        with _progress_bar("simulating", unit="studies") as on_progress:
+            write(out, scale=scale, seed=seed, on_progress=on_progress)
+    except (FileExistsError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.command()

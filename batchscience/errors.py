@@ -25,6 +25,12 @@ class UnknownWorkload(BatchScienceError):
     """The tables hold no workload of that name."""
 
 
+class UnknownMetric(BatchScienceError, KeyError):
+    """The workload has no metric of that name."""
+
+    __str__ = Exception.__str__  # a KeyError would print its message in quotes
+
+
 class SourceConflict(BatchScienceError):
     """A study to be ingested is already in the tables, from another source."""
 

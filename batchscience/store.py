@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from . import schemas, tables
-from .errors import StoreMissing, UnknownWorkload
+from .errors import StoreMissing, UnknownMetric, UnknownWorkload
 from .layout import COMPLETE
 
 DATA_VARIABLE = "BATCHSCIENCE_DATA"
@@ -165,7 +165,7 @@ class Store:
         ------
         UnknownWorkload
             If there is no such workload.
-        KeyError
+        UnknownMetric
             If the workload has no such metric.
         """
         return _frame(self._measurements(workload, metrics, status, first))
@@ -210,7 +210,9 @@ class Store:
             known = [name for name in file.schema_arrow.names if name not in schemas.RESERVED]
             missing = [name for name in metrics or () if name not in known]
             if missing:
-                raise KeyError(f"{workload} has no metric {', '.join(missing)}; it has {', '.join(known)}")
+                raise UnknownMetric(
+                    f"{workload} has no metric {', '.join(missing)}; it has {', '.join(known)}"
+                )
             names = list(known if metrics is None else metrics)
             rows = file.read(columns=["trial", "step", *names], use_threads=True)
             groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
@@ -304,7 +306,7 @@ def load_workload(
 
     Raises
     ------
-    StoreMissing, UnknownWorkload, KeyError
+    StoreMissing, UnknownWorkload, UnknownMetric
         As in `Store`.
     """
     table = Store(data)._measurements(name, metrics, status, first)

@@ -133,6 +133,9 @@ def test_missing_tables_and_unknown_workloads_exit_2(
     assert (done.exit_code, done.stdout) == (2, "")
     assert "run 'batchscience fetch'" in done.stderr
     words = ("--metric", "val/classification_error", "--goal", 0.1)
+    done = run("steps", MNIST, "--data", simulated_store.path, "--metric", "val/loss", "--goal", 0.1)
+    assert done.exit_code == 2
+    assert "no metric val/loss; it has test/classification_error" in done.stderr
     done = run("steps", MNIST + "x", "--data", simulated_store.path, *words)
     assert done.exit_code == 2
     assert f"did you mean {MNIST}" in done.stderr
@@ -175,3 +178,6 @@ def test_simulate_writes_what_ingest_reads(run: Run, tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     assert "mnist/fc_1024/sgd" in store.workloads()
     assert all(source.startswith("simulated") for source in store.studies()["source"])
+    again = run("simulate", "--out", tmp_path / "a.tar.gz", "--scale", 0.001)
+    assert again.exit_code == 2
+    assert "exists" in again.stderr
