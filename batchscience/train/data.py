@@ -567,7 +567,7 @@ def _builder(name: str, datasets: str | os.PathLike[str] | None) -> Any:
 
 
 def _prepared(builder: Any, name: str) -> None:
-    if not Path(str(builder.data_path)).is_dir():
+    if not builder.info.splits:
         raise TrainingError(
             f"data set {name}: not in {builder.data_path}; prepare it with 'tfds build {name}' "
             f"(it is too large to download unasked) and give its folder with --datasets"
