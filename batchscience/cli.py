@@ -386,6 +386,13 @@ def figures(
         typer.Option(help="Raw curves, published points, or what there is."),
     ] = "auto",
     style: Annotated[Literal["paper", "talk"], typer.Option(help="Sizes of figures and text.")] = "paper",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Draw none; compare with the published points.")
+    ] = False,
+    workload: Annotated[str | None, typer.Option(metavar="NAME", help="Figures of one workload.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Its objective; by default the paper's.")] = None,
+    goal: Annotated[float | None, typer.Option(help="Value to beat.")] = None,
+    maximize: Annotated[bool, typer.Option("--maximize", help="Larger values are better.")] = False,
 ) -> None:
     """Redraw the figures of the paper, and more, from the raw curves or the published points."""
     from . import figures as drawn
@@ -393,17 +400,69 @@ def figures(
     if listing:
         _print_table(drawn.listing(), "table")
         return
+    needed = source == "archive" or verify or workload is not None
+    store = _store_if_any(data, needed=needed) if source != "published" else None
+    if verify:
+        _verify_figures(store, names or [])
+        return
     with _progress_bar("drawing", unit="figures") as on_progress:
         rendered = drawn.render_all(
             names or [],
-            _store_if_any(data, needed=source == "archive") if source != "published" else None,
+            store,
             out,
             formats=format.replace(" ", "").split(","),
             source=source,
             style=style,
+            workload=workload,
+            goal=_goal_if_any(metric, goal, maximize),
             on_figure=lambda _, done, total: on_progress(done, total),
         )
-    _report_figures(rendered, out)
+    _report_figures(rendered, out, named=bool(names))
+
+
+@app.command()
+def report(
+    workloads: Annotated[list[str], typer.Argument(metavar="WORKLOAD...", help="Names of workloads.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML file.")],
+    data: Data = None,
+    metric: Annotated[str | None, typer.Option(help="Objective; by default the paper's.")] = None,
+    goal: Annotated[float | None, typer.Option(help="Value to beat.")] = None,
+    maximize: Annotated[bool, typer.Option("--maximize", help="Larger values are better.")] = False,
+) -> None:
+    """Write curves, transitions, settings and warnings of workloads into one HTML file."""
+    from .figures.report import write_report
+
+    chosen = _goal_if_any(metric, goal, maximize)
+    _say(f"written: {write_report(workloads, _store_if_any(data, needed=False), out, goal=chosen)}")
+
+
+def _goal_if_any(metric: str | None, threshold: float | None, maximize: bool) -> Goal | None:
+    from .goals import Goal
+
+    if metric is None and threshold is None:
+        return None
+    if metric is None or threshold is None:
+        raise typer.BadParameter("give both --metric and --goal, or neither")
+    return Goal(metric, threshold, maximize)
+
+
+def _verify_figures(store: Store | None, names: list[str]) -> None:
+    """Print how many points of each figure agree, and the worst; exit 1 where any does not."""
+    from .figures.verify import summary, verify, worst_offenders
+
+    if store is None:
+        raise typer.BadParameter("--verify compares raw curves with the published points; it needs tables")
+    with _progress_bar("verifying", unit="figures") as on_progress:
+        table = verify(store, names, on_figure=lambda _, done, total: on_progress(done, total))
+    counts = summary(table)
+    _print_table(counts, "table")
+    worst = worst_offenders(table)
+    if len(worst):
+        _print_table(worst.drop(columns=["quantity", "agrees"]), "table")
+    agree, not_compared = int(counts["agree"].sum()), int(table["agrees"].isna().sum())
+    _say(f"{agree} points agree, {len(table) - agree - not_compared} do not, {not_compared} not compared")
+    if counts["disagree"].any() or not counts["compared"].any():
+        raise typer.Exit(1)
 
 
 def _store_if_any(data: Path | None, *, needed: bool) -> Store | None:
@@ -418,11 +477,15 @@ def _store_if_any(data: Path | None, *, needed: bool) -> Store | None:
         return None
 
 
-def _report_figures(rendered: list[Rendered], out: Path) -> None:
-    failed = [figure for figure in rendered if figure.error is not None]
-    for figure in failed:
+def _report_figures(rendered: list[Rendered], out: Path, *, named: bool) -> None:
+    """Say what was drawn; exit 1 where a figure failed, or was named and the source does not hold it."""
+    from .figures.sources import NothingToDraw
+
+    left = [figure for figure in rendered if figure.error is not None]
+    failed = [figure for figure in left if named or not isinstance(figure.error, NothingToDraw)]
+    for figure in left:
         _say(f"{figure.name}: not drawn: {figure.error}")
-    _say(f"{len(rendered) - len(failed)} of {len(rendered)} figures are in {out}")
+    _say(f"{len(rendered) - len(left)} of {len(rendered)} figures are in {out}")
     if failed:
         raise typer.Exit(1)
 

@@ -185,7 +185,7 @@ def write_figure(figure: Figure, out: Path, name: str, formats: Sequence[Format]
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, metadata=_METADATA[kind])
         paths.append(out / f"{name}.{kind}")
-        _write(paths[-1], buffer.getvalue())
+        write_contents(paths[-1], buffer.getvalue())
     return paths
 
 
@@ -210,7 +210,9 @@ def _write_numbers(entry: Entry, name: str, source: Source, tables: Sequence[Pan
         ],
     }
     path = out / f"{name}.json"
-    _write(path, (json.dumps(contents, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_contents(
+        path, (json.dumps(contents, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    )
     return path
 
 
@@ -226,7 +228,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _write(path: Path, contents: bytes) -> None:
+def write_contents(path: Path, contents: bytes) -> None:
+    """Write a file by way of a temporary name, so that a reader sees all of it or none."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(contents)

@@ -83,7 +83,7 @@ def with_regimes(table: PanelTables, source: Source) -> PanelTables:
                 "tolerance": measured.tolerance,
             }
         )
-    answer = as_table([found])
+    answer = as_table([found]).assign(answer=str(found))
     critical = answer[["critical_batch_size", "critical_low", "critical_high"]]
     critical = critical.set_axis(["batch_size", "low", "high"], axis=1)
     more = {
@@ -154,4 +154,5 @@ NOTE = (
 
 def draw(tables: Sequence[PanelTables], *, kind: SourceKind, style: Style) -> Figure:
     """Draw the figure's panels."""
-    return draw_grid(tables, kind=kind, style=style, columns=3, note=NOTE, draw=draw_regime_panel)
+    columns = min(3, len(tables))
+    return draw_grid(tables, kind=kind, style=style, columns=columns, note=NOTE, draw=draw_regime_panel)
