@@ -1,12 +1,17 @@
-"""What several test modules share: a small simulated archive, ingested once."""
+"""What test modules share: how long hypothesis looks, and a small simulated archive, ingested once."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from batchscience.ingest import ingest
 from batchscience.simulate import simulate
 from batchscience.store import Store
+
+# A busy machine is no fault of the code; the number of examples bounds the time.
+settings.register_profile("batchscience", deadline=None, max_examples=60)
+settings.load_profile("batchscience")
 
 
 @pytest.fixture(scope="session")
