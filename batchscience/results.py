@@ -25,6 +25,9 @@ _KEY = ("workload", "batch_size", "trial")
 # doubles from one size to the next.
 _UNLIKE_AT_STEP_0 = 1.8
 
+# Share of the error that either limit of an interval may have for itself.
+_LARGEST_TAIL = 0.75
+
 
 def steps_to_goal(
     measurements: pd.DataFrame,
@@ -301,7 +304,7 @@ class BestOf:
         Median of the steps to result; infinite when a search of k trials more likely fails.
     low, high : float
         Confidence limits; ``low`` is 0 where the trials are too few for a finite lower limit (fewer than
-        5.3·k at 95 %), ``high`` is infinite where failure cannot be excluded.
+        4.7·k at 95 %), ``high`` is infinite where failure cannot be excluded.
     confidence_level : float
         Of the two limits together.
     reached, trials : int
@@ -361,7 +364,7 @@ def best_of(
     --------
     >>> found = best_of([120, 90, 200, None, 150, 110, 95, 300, None, 130], k=2, confidence_level=0.8)
     >>> found.steps, found.low, found.high, found.reached
-    (110.0, 90.0, 150.0, 8)
+    (110.0, 90.0, 130.0, 8)
     """
     times = as_steps(steps)
     n = len(times)
@@ -407,13 +410,23 @@ def rank_of_best(k: int, n: int) -> int:
 @functools.lru_cache(maxsize=4096)
 def _limit_ranks(k: int, n: int, confidence_level: float) -> tuple[int | None, int | None]:
     """Ranks, from 1, of the trials whose steps are the limits; None where n trials are too few for one."""
-    from scipy.stats import quantile_test
+    from scipy.stats import binom
 
-    # The test only ranks the sample, so ranks stand in for the (possibly infinite) steps.
-    test = quantile_test(np.arange(1.0, n + 1), q=0.5, p=-np.expm1(-np.log(2) / k))
-    limits: Any = test.confidence_interval(confidence_level)  # the stubs take it for a float
-    low, high = (None if np.isnan(limit) else int(limit) for limit in (limits.low, limits.high))
-    return low, high
+    tail = 1 - confidence_level
+    # Of all pairs that miss the quantile with at most this probability the one that comes nearest to
+    # it: there are few ranks to choose from, and halving the tail wastes some of each half.
+    below = binom.cdf(np.arange(-1, n + 1), n, -np.expm1(-np.log(2) / k))
+    lows = [(0, 0.0), *((rank, below[rank]) for rank in range(1, n + 1))]
+    highs = [*((rank, 1 - below[rank]) for rank in range(1, n + 1)), (n + 1, 0.0)]
+    pairs = [
+        (round(missed_low + missed_high, 12), -abs(missed_low - missed_high), low, high)
+        for low, missed_low in lows
+        if missed_low <= _LARGEST_TAIL * tail
+        for high, missed_high in highs
+        if missed_high <= _LARGEST_TAIL * tail and missed_low + missed_high <= tail
+    ]
+    _, _, low, high = max(pairs)
+    return low or None, high if high <= n else None
 
 
 def as_steps(steps: ArrayLike) -> NDArray[np.float64]:
