@@ -274,7 +274,9 @@ def _bound_at(
             strict=True,
         )
     )
-    return np.array([by_size.get(size, math.nan) for size in sizes])
+    bounds = np.array([by_size.get(size, math.nan) for size in sizes])
+    # A lower limit of nothing is none.
+    return np.where(bounds > 0, bounds, np.nan)
 
 
 def _pareto(hours: NDArray[np.float64], cost: NDArray[np.float64]) -> NDArray[np.bool_]:

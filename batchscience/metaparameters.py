@@ -62,7 +62,7 @@ def effective_learning_rate(trials: pd.DataFrame) -> pd.Series[float]:
         return pd.Series(rate / (1 - momentum), index=trials.index, name="effective_learning_rate")
 
 
-def best_trials(found: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+def best_trials(found: pd.DataFrame, trials: pd.DataFrame, *, expected: int | None = None) -> pd.DataFrame:
     """The trial of each study that needed the fewest steps, with its metaparameters.
 
     Parameters
@@ -71,6 +71,8 @@ def best_trials(found: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
         A row is a trial, as `steps_to_goal` returns it.
     trials : pandas.DataFrame
         A row is a trial with its key and a column for each metaparameter, as `Store.trials` returns it.
+    expected : int, optional
+        How many trials each study should have.
 
     Returns
     -------
@@ -79,7 +81,7 @@ def best_trials(found: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
         and, where there is a learning rate, ``effective_learning_rate``.  All are missing in a study that
         did not reach the goal.
     """
-    best = steps_to_result(found)
+    best = steps_to_result(found, expected=expected)
     settings = key_columns(trials, needed=("batch_size", "trial"))
     names = metaparameters_in(settings)
     key = [name for name in (*_STUDY, "trial") if name in best.columns]
@@ -409,7 +411,7 @@ def stored_metaparameters(
     search = search_of(store, workload, goal, first=first, budget=budget)
     complete = search[search["status"] != INFEASIBLE]
     settings = store.trials(workload, first=first)
-    best = best_trials(complete, settings)
+    best = best_trials(complete, settings, expected=first)
     names = metaparameters_in(settings)
     table = goal_shares(search, confidence_level=confidence_level).merge(best, on=list(_STUDY), how="left")
     if "effective_learning_rate" in best.columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -90,6 +91,9 @@ class Regimes:
         Of the limits of each number on its own.
     warnings : tuple of str
         What a reader of the numbers must know.
+    trials, reached : int or None
+        Of the study with the fewest, the number of COMPLETE trials, and of those that reached the goal;
+        None where they are not known.
     """
 
     workload: str
@@ -103,6 +107,8 @@ class Regimes:
     aicc_difference: float | None
     confidence_level: float
     warnings: tuple[str, ...]
+    trials: int | None = None
+    reached: int | None = None
 
     def __str__(self) -> str:
         parts = [str(self.measured)]
@@ -180,6 +186,8 @@ class Regimes:
             "smallest": measured.smallest,
             "largest": measured.largest,
             "not_reached": len(measured.not_reached),
+            "trials": self.trials,
+            "reached": self.reached,
             "grid": measured.grid,
             "confidence_level": self.confidence_level,
             "best_law": self.best_law,
@@ -240,7 +248,9 @@ def as_table(answers: Iterable[Regimes]) -> pd.DataFrame:
     """A row per answer, as `Regimes.row` gives it; absent numbers are missing."""
     table = pd.DataFrame([answer.row() for answer in answers])
     for name in table.columns:
-        if name in _MEASURED_SIZES:
+        if name in ("trials", "reached"):
+            table[name] = table[name].astype("Int64")
+        elif name in _MEASURED_SIZES:
             table[name] = table[name].astype("Float64")
             if (table[name].dropna() % 1 == 0).all():
                 table[name] = table[name].astype("Int64")
@@ -303,6 +313,7 @@ def regimes_of_trials(
     goal: Goal | None = None,
     series: str = "",
     k: int = 10,
+    expected: int | None = None,
     tolerance: float = TOLERANCE,
     law: Law = "knee",
     draws: int = 999,
@@ -320,6 +331,8 @@ def regimes_of_trials(
         What the trials were to reach.
     k : int, default 10
         Trials of the search whose median steps to result make the curve that the law is fitted to.
+    expected : int, optional
+        How many COMPLETE trials each study should have.
     tolerance, law, draws, confidence_level
         As in `regimes_of_curve`.
 
@@ -329,14 +342,18 @@ def regimes_of_trials(
         ``measured`` is of the fewest steps of each study, as in the paper; the law is of the best of k.
     """
     complete = trials if "status" not in trials.columns else trials[trials["status"] == COMPLETE]
-    curve = steps_to_result(complete)
+    curve = steps_to_result(complete, expected=expected)
     measured = transitions(curve, tolerance=tolerance)
     best = best_of_by_study(trials, k).rename(columns={"best_of_k": "steps"})
     fitted = distribution = None
     if int(np.isfinite(best["steps"]).sum()) > _parameters(law):
         distribution = bootstrap_law(trials, k=k, draws=draws, law=law, rng=rng)
         fitted = distribution.fitted
-    return _answer(measured, fitted, distribution, best, workload, series, "", goal, law, confidence_level)
+    answer = _answer(measured, fitted, distribution, best, workload, series, "", goal, law, confidence_level)
+    if not len(curve):
+        return answer
+    fewest = {name: int(curve[name].min()) for name in ("trials", "reached")}
+    return dataclasses.replace(answer, trials=fewest["trials"], reached=fewest["reached"])
 
 
 def _parameters(law: Law) -> int:
@@ -465,6 +482,7 @@ def stored_regimes(
         goal=goal,
         series=f"first {first} trials" if first is not None else "all trials",
         k=k,
+        expected=first,
         tolerance=tolerance,
         law=law,
         draws=draws,
@@ -582,8 +600,6 @@ def _generator(seed: int, *names: str) -> np.random.Generator:
 
 
 def _with_off_scale(answer: Regimes, curve: pd.DataFrame) -> Regimes:
-    import dataclasses
-
     outside = curve.loc[curve["off_scale"], "batch_size"]
     if not len(outside):
         return answer
