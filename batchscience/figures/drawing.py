@@ -176,10 +176,22 @@ def file_name(workload: str) -> str:
     return re.sub(r"[^\w.+=]+", "-", workload).strip("-.")[:150] or "workload"
 
 
-def write_figure(figure: Figure, out: Path, name: str, formats: Sequence[Format]) -> list[Path]:
-    """Write a figure in several formats; the same figure gives the same bytes."""
+def laid_out(figure: Figure) -> Figure:
+    """The figure with its layout done, once for all formats, and the same in every run."""
     # A canvas of its own: no window, and no backend chosen for whoever imports this.
     FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax in figure.axes:
+        # The last digits of the layout change from run to run, and names in SVG files with them.
+        x, y, width, height = (round(number, 6) for number in ax.get_position().bounds)
+        ax.set_position((x, y, width, height))
+    return figure
+
+
+def write_figure(figure: Figure, out: Path, name: str, formats: Sequence[Format]) -> list[Path]:
+    """Write a figure in several formats; the same figure gives the same bytes."""
+    laid_out(figure)
     paths = []
     for kind in formats:
         buffer = io.BytesIO()

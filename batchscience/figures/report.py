@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from .. import __version__, paper
@@ -24,7 +23,7 @@ from ..metaparameters import stored_metaparameters
 from ..paper import Panel
 from ..regimes import TOLERANCES, sensitivity
 from . import isolation, scaling_regimes, useful_ranges, workload
-from .drawing import write_contents
+from .drawing import laid_out, write_contents
 from .raw import RawCurves
 from .sources import NothingToDraw, PanelTables, PublishedPoints, Scope, Source
 from .style import STYLES
@@ -234,7 +233,7 @@ def _sentence(text: str) -> str:
 
 
 def _picture(title: str, figure: Figure) -> str:
-    FigureCanvasAgg(figure)
+    laid_out(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "batchscience"})
     data = base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -116,6 +116,10 @@ class PublishedPoints:
             For Figures 9 and 10, which show single trials.
         """
         found = self.points(panel)
+        if len(found) and not set(found["metric"]) & {series.metric for series in panel.series}:
+            raise NothingToDraw(
+                f"{panel.title}: the published points are on validation metrics; others need the raw curves"
+            )
         if found.empty:
             raise NothingToDraw(
                 f"Figure {panel.figure} shows single trials, which only the raw curves hold; "

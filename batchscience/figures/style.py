@@ -95,7 +95,7 @@ class Style:
             "lines.markersize": self.marker,
             "lines.markeredgewidth": 0.3 * self.line,
             "savefig.dpi": self.dpi,
-            "figure.dpi": 100,
+            "figure.dpi": self.dpi,
             "hatch.linewidth": 0.5 * self.line,
         }
 
