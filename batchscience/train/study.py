@@ -24,15 +24,15 @@ from ..layout import (
     STUDY_FILE,
     RunFile,
     StudyFile,
-    TrialFile,
     finished_trials,
     read_study,
     write_study,
     write_trial,
 )
 from ..spaces import Parameter, SearchSpace
-from .engine import ENGINES
+from .engine import Engine, Failure, Task, engine_named
 from .rules import Limits, NoiseRule
+from .work import FACTS_FILE, NOISE_FILE, TrainedTrial, TrialWork
 from .workloads import Workload
 
 if TYPE_CHECKING:
@@ -41,10 +41,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FACTS_FILE = "facts.json"
-"""Beside a trial's published files: on what and how fast it was trained."""
-NOISE_FILE = "noise.csv"
-"""Beside a trial's published files: the gradient noise scale at some steps."""
+__all__ = [
+    "FACTS_FILE",
+    "NOISE_FILE",
+    "Study",
+    "StudyReport",
+    "Sweep",
+    "facts",
+    "missing_trials",
+    "run_study",
+    "run_sweeps",
+    "trainer_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +160,16 @@ class Study:
 
 @dataclass(slots=True)
 class StudyReport:
-    """What `run_study` did: trials trained, found finished, and left to others (with who holds them)."""
+    """What `run_study` did: trials trained, found finished, left to others (with who holds them), and failed.
+
+    A failed trial raised an exception (diverging is none); it is not in the folder, and will be tried again.
+    """
 
     folder: Path
     trained: list[int] = field(default_factory=list)
     found: list[int] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
 
 def missing_trials(folder: str | os.PathLike[str], trials: int) -> list[int]:
@@ -173,7 +185,8 @@ def run_study(
     trials: int,
     seed: int = 0,
     device: str | Devices = "cpu",
-    engine: str = "local",
+    engine: str | Engine = "local",
+    together: int = 1,
     datasets: str | os.PathLike[str] | None = None,
     checkpoint_every: float = 60.0,
     on_trial: Callable[[int, str], None] | None = None,
@@ -192,8 +205,10 @@ def run_study(
         Of the search and of every trial.
     device : str or Devices, default "cpu"
         As `strategy_for` takes it.
-    engine : str, default "local"
-        Where trials run: a key of `ENGINES`.
+    engine : str or Engine, default "local"
+        Where trials run: one of `ENGINES`, or what `engine_named` returns, which may serve many calls.
+    together : int, default 1
+        Trials that a worker is given at a time.
     datasets : path, optional
         Folder of downloaded data sets.
     checkpoint_every : float, default 60
@@ -218,39 +233,167 @@ def run_study(
     Several processes may work on one folder: each trial is locked by the one that trains it, the others
     take the next.
     """
-    from .devices import Devices, strategy_for
+    with contextlib.ExitStack() as stack:
+        used = stack.enter_context(engine_named(engine)) if isinstance(engine, str) else engine
+        sweep = Sweep(
+            study,
+            folder,
+            trials=trials,
+            seed=seed,
+            device=device,
+            engine=used,
+            together=together,
+            datasets=datasets,
+            checkpoint_every=checkpoint_every,
+            trainer=trainer,
+        )
 
-    devices = device if isinstance(device, Devices) else strategy_for(device)
-    if engine not in ENGINES:
-        raise TrainingError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
-    place = Path(folder) / study.name
-    report = StudyReport(place)
-    with _room_on_disk(place):
-        if devices.chief:
-            _begin(study, place, seed)
-        todo = missing_trials(place, trials) if devices.chief else []
-        if not devices.agreed([float(len(todo))])[0]:
-            report.found = finished_trials(place)
-            return report
-        if trainer is None:
-            trainer = trainer_of(study, devices, datasets)
+        def told(_: Sweep, came: TrainedTrial | Failure) -> None:
+            if on_trial is not None and isinstance(came, TrainedTrial):
+                on_trial(came.trial, came.file.status or "")
 
-        def run_one(trial: int) -> None:
-            with _claimed(place, trial, devices) as holder:
-                if holder is None:
-                    outcome = _train(study, place, trial, seed, trainer, checkpoint_every)
-                    report.trained.append(trial)
-                    if on_trial is not None:
-                        on_trial(trial, outcome.status)
-                elif holder:
-                    log.info("trial %d of %s is being trained by %s", trial, study.name, holder)
-                    report.held[trial] = holder
+        run_sweeps([sweep], used, on_trial=told)
+    return sweep.report
 
-        report.found = [t for t in finished_trials(place) if t <= trials] if devices.chief else []
-        ENGINES[engine](range(1, trials + 1), run_one)
+
+class Sweep:
+    """The trials that a study's folder lacks, on their way there: claimed, trained elsewhere, written.
+
+    Parameters are those of `run_study`.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        folder: str | os.PathLike[str],
+        *,
+        trials: int,
+        seed: int,
+        device: str | Devices,
+        engine: Engine,
+        together: int = 1,
+        datasets: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        trainer: Trainer | None = None,
+    ) -> None:
+        self.study, self.trials, self.seed, self.together = study, trials, seed, together
+        self.place = Path(folder) / study.name
+        self.report = StudyReport(self.place)
+        self._devices: Devices | None = None
+        if engine.here:
+            from .devices import Devices, strategy_for
+
+            self._devices = device if isinstance(device, Devices) else strategy_for(device)
+        elif not isinstance(device, str) or device == "workers":
+            raise TrainingError(f"engine {engine.name!r}: give the device of each of its workers by name")
+        self.work = TrialWork(
+            study,
+            seed,
+            device if self._devices is None else self._devices,
+            None if datasets is None else str(Path(datasets).absolute()),
+            (self.place / _LOCKS).absolute() if engine.same_disk else None,
+            checkpoint_every,
+            trainer,
+        )
+        self._claims: dict[int, contextlib.ExitStack] = {}
+
+    @property
+    def _chief(self) -> bool:
+        return self._devices is None or self._devices.chief
+
+    def tasks(self) -> Iterator[Task]:
+        """Trials to train, each claimed when it is asked for."""
+        if self._chief:
+            _begin(self.study, self.place, self.seed)
+            self.report.found = [t for t in finished_trials(self.place) if t <= self.trials]
+        # With several processes in one trial all must go through the same numbers.
+        alone = self._devices is None or not self._devices.has_peers
+        numbers = missing_trials(self.place, self.trials) if alone else range(1, self.trials + 1)
+        chunk: list[int] = []
+        for trial in numbers:
+            if self._claim(trial):
+                chunk.append(trial)
+            if len(chunk) == self.together:
+                yield Task(self.work, tuple(chunk))
+                chunk = []
+        if chunk:
+            yield Task(self.work, tuple(chunk))
+
+    def _claim(self, trial: int) -> bool:
+        stack = contextlib.ExitStack()
+        holder = stack.enter_context(_claimed(self.place, trial, self._devices))
+        if holder is None:
+            self._claims[trial] = stack
+            if self._chief:
+                for remains in self.place.glob(f".{trial}.*.tmp"):
+                    shutil.rmtree(remains, ignore_errors=True)
+            return True
+        stack.close()
+        if holder:
+            log.info("trial %d of %s is being trained by %s", trial, self.study.name, holder)
+            self.report.held[trial] = holder
+        return False
+
+    def take(self, came: TrainedTrial | Failure) -> None:
+        """Write what came of a trial, or note that nothing did."""
+        if isinstance(came, Failure):
+            log.warning("trial %d of %s failed: %s", came.trial, self.study.name, came.reason)
+            log.debug("%s", came.details)
+            self.report.failed[came.trial] = came.reason
+        else:
+            if self._chief:
+                whole = self.place / str(came.trial)
+                if whole.exists():
+                    # The claim has shown that it is not whole, and that nobody else is writing it.
+                    shutil.rmtree(whole)
+                write_trial(self.place, came.file, came.curve, extras=came.extras)
+                (self.place / _LOCKS / f"{came.trial}.npz").unlink(missing_ok=True)
+            self.report.trained.append(came.trial)
+        self._claims.pop(came.trial).close()
+
+    def close(self) -> None:
+        """Let go of what is claimed."""
+        while self._claims:
+            self._claims.popitem()[1].close()
         with contextlib.suppress(OSError):
-            (place / _LOCKS).rmdir()
-    return report
+            (self.place / _LOCKS).rmdir()
+
+
+def run_sweeps(
+    sweeps: Sequence[Sweep],
+    engine: Engine,
+    *,
+    on_trial: Callable[[Sweep, TrainedTrial | Failure], None] | None = None,
+) -> None:
+    """Train the trials of several studies; a worker without work in one begins with the next.
+
+    Parameters
+    ----------
+    sweeps : sequence of Sweep
+        In the order in which to begin them.
+    engine : Engine
+        The one that they were made for.
+    on_trial : callable, optional
+        Called when a trial has been written, or has failed.
+    """
+
+    def tasks() -> Iterator[Task]:
+        for sweep in sweeps:
+            with _room_on_disk(sweep.place):
+                yield from sweep.tasks()
+
+    owners = {id(sweep.work): sweep for sweep in sweeps}
+    try:
+        with contextlib.closing(engine.run(tasks())) as events, _room_on_disk(sweeps[0].place):
+            for work, came in events:
+                assert isinstance(came, TrainedTrial | Failure)
+                sweep = owners[id(work)]
+                sweep.take(came)
+                if on_trial is not None:
+                    on_trial(sweep, came)
+    finally:
+        for sweep in sweeps:
+            sweep.close()
 
 
 def trainer_of(study: Study, devices: Devices, datasets: str | os.PathLike[str] | None = None) -> Trainer:
@@ -307,43 +450,6 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _train(
-    study: Study, place: Path, trial: int, seed: int, trainer: Trainer, checkpoint_every: float
-) -> Outcome:
-    from .loop import Checkpoint, run_trial
-
-    for remains in place.glob(f".{trial}.*.tmp"):
-        shutil.rmtree(remains, ignore_errors=True)
-    settings, entropy = study.settings(trial, seed=seed), study.entropy(trial, seed=seed)
-    checkpoint = Checkpoint(place / _LOCKS / f"{trial}.npz", checkpoint_every)
-    chief = trainer.devices.chief
-    if chief:
-        checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
-    outcome = run_trial(
-        trainer,
-        {**study.workload.fixed, **settings},
-        seed=entropy,
-        rule=study.workload.rule,
-        limits=study.limits,
-        goal=study.workload.goal if study.stop_at_goal else None,
-        noise=study.noise,
-        checkpoint=checkpoint,
-    )
-    if chief:
-        if (place / str(trial)).exists():
-            # The claim has shown that it is not whole, and that nobody else is writing it.
-            shutil.rmtree(place / str(trial))
-        extras = {FACTS_FILE: json.dumps(facts(trainer, outcome, entropy), indent=2, sort_keys=True) + "\n"}
-        if outcome.noise:
-            from .noise import noise_table
-
-            extras[NOISE_FILE] = noise_table(outcome.noise)
-        file = TrialFile(trial_id=trial, status=outcome.status, steps=outcome.steps, parameters=settings)
-        write_trial(place, file, outcome.curve(), extras=extras)
-        checkpoint.path.unlink(missing_ok=True)
-    return outcome
-
-
 def facts(trainer: Trainer, outcome: Outcome, entropy: Sequence[int]) -> dict[str, Any]:
     """What the published files do not say about a trial: devices, versions, speed, divergence."""
     import keras
@@ -385,19 +491,20 @@ _LOCKS = ".work"
 
 
 @contextlib.contextmanager
-def _claimed(place: Path, trial: int, devices: Devices) -> Iterator[str | None]:
+def _claimed(place: Path, trial: int, devices: Devices | None) -> Iterator[str | None]:
     """None where the trial is this process's to train; else who holds it, or "" if it is finished.
 
     With several processes in one trial the chief claims for all.
     """
-    if not devices.chief:
+    if devices is not None and not devices.chief:
         (mine,) = devices.agreed([0.0])
         yield None if mine else ""
         return
     with _locked(place, trial) as holder:
         if holder is None and trial in finished_trials(place):
             holder = ""
-        devices.agreed([float(holder is None)])
+        if devices is not None:
+            devices.agreed([float(holder is None)])
         yield holder
 
 
