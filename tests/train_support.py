@@ -1,4 +1,4 @@
-"""Small training runs that need a process of their own, because TensorFlow's devices are fixed once it runs."""
+"""Small training runs, some in processes of their own: TensorFlow's devices are fixed once it runs."""
 
 from __future__ import annotations
 
@@ -128,7 +128,10 @@ def workers(out: Path) -> None:
 
 
 def study(out: Path, *options: str) -> None:
-    """A study on digits; options: number of trials, steps, seconds between checkpoints, device, files' limit in bytes."""
+    """A study on digits.
+
+    Options: trials, steps, seconds between checkpoints, device, largest file in bytes (0 = any).
+    """
     import resource
 
     from batchscience.train import EvaluationRule, Limits, Study, run_study, workload_named
@@ -142,12 +145,13 @@ def study(out: Path, *options: str) -> None:
     asked = Study(workload, 32, Limits(steps=int(steps)))
 
     def said(trial: int, status: str) -> None:
-        print(trial, status, flush=True)
+        sys.stdout.write(f"{trial} {status}\n")
+        sys.stdout.flush()
 
     report = run_study(
         asked, out, trials=int(trials), device=device, checkpoint_every=float(every), on_trial=said
     )
-    print(json.dumps({"trained": report.trained, "found": report.found, "held": report.held}))
+    sys.stdout.write(json.dumps({"trained": report.trained, "found": report.found, "held": report.held}))
 
 
 def main(what: str, out: str, *options: str) -> None:

@@ -610,7 +610,7 @@ class Checkpoint:
     def load(self) -> tuple[list[Array], dict[str, Any]] | None:
         """What was saved; None where there is nothing whole."""
         try:
-            with np.load(self.path) as held:
+            with self.path.open("rb") as file, np.load(file) as held:
                 facts = json.loads(held["facts"].tobytes())
                 return [held[f"a{i}"] for i in range(len(held.files) - 1)], facts
         except FileNotFoundError:

@@ -350,7 +350,13 @@ def resnet_8(outputs: int) -> Forward:
     return forward
 
 
-def resnet_50(outputs: int, *, ghost: int = 32, widths: Sequence[int] = (64, 128, 256, 512)) -> Forward:
+def resnet_50(
+    outputs: int,
+    *,
+    ghost: int = 32,
+    widths: Sequence[int] = (64, 128, 256, 512),
+    blocks: Sequence[int] = (3, 4, 6, 3),
+) -> Forward:
     """``resnet_50``: the bottleneck network of He et al. (2016) with batch norm.
 
     Certain from the name: 3, 4, 6 and 3 bottleneck blocks.  Chosen here: the stride in the 3×3
@@ -365,8 +371,8 @@ def resnet_50(outputs: int, *, ghost: int = 32, widths: Sequence[int] = (64, 128
     def forward(scope: Scope, x: Any) -> Any:
         x = tf.nn.relu(norm(scope, scope.convolution(x, widths[0], 7, stride=2, bias=False)))
         x = tf.nn.max_pool2d(x, 3, 2, "SAME")
-        for stage, (count, blocks) in enumerate(zip(widths, (3, 4, 6, 3), strict=True)):
-            for block in range(blocks):
+        for stage, (count, many) in enumerate(zip(widths, blocks, strict=True)):
+            for block in range(many):
                 stride = 2 if stage and not block else 1
                 y = tf.nn.relu(norm(scope, scope.convolution(x, count, 1, bias=False)))
                 y = tf.nn.relu(norm(scope, scope.convolution(y, count, 3, stride=stride, bias=False)))
