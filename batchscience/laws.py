@@ -126,10 +126,16 @@ def _best_of_grid(shapes: Floats, y: Floats, w: Floats) -> NDArray[np.intp]:
     """For each curve the row of `shapes` (shapes × batch sizes) with the least sum of squares."""
     if w.all():
         about_mean = shapes - shapes.mean(axis=1, keepdims=True)
-        return np.asarray(((about_mean**2).sum(axis=1) - 2 * y @ about_mean.T).argmin(axis=1))
+        return _first_least((about_mean**2).sum(axis=1) - 2 * y @ about_mean.T)
     first = (w * y).sum(axis=1, keepdims=True) - w @ shapes.T
     squares = -2 * (w * y) @ shapes.T + w @ (shapes * shapes).T - first * first / _total(w)
-    return np.asarray(squares.argmin(axis=1))
+    return _first_least(squares)
+
+
+def _first_least(squares: Floats) -> NDArray[np.intp]:
+    """The first of those that are least within rounding: flat directions must not be decided by it."""
+    least = squares.min(axis=1, keepdims=True)
+    return np.asarray((squares <= least + 1e-9 * (1 + np.abs(least))).argmax(axis=1))
 
 
 def _span(x: Floats, per_octave: float) -> Floats:
@@ -145,26 +151,43 @@ def _fit_knee(x: Floats, y: Floats, w: Floats, *, sharpness: Floats | None = Non
     p = grid[_best_of_grid(_knee(grid, x), y, w)].copy()
     lower = np.array([x[0] - _BEYOND, limits[0] if sharpness is None else sharpness[0]])
     upper = np.array([x[-1] + _BEYOND, limits[1] if sharpness is None else sharpness[0]])
-    free = np.array([1.0, float(sharpness is None)])
     damping = np.full(len(y), 1e-3)
     left, _, squares = _residuals(_knee(p, x), y, w)
-    for _ in range(25):
-        jacobian = _knee_slopes(p, x) * free
-        jacobian -= ((w[..., None] * jacobian).sum(axis=1) / _total(w))[:, None, :]
-        weighted = w[..., None] * jacobian
-        normal = np.einsum("cik,cil->ckl", weighted, jacobian)
-        normal += damping[:, None, None] * np.einsum("ckk->ck", normal)[:, None, :] * np.eye(2)
-        normal += 1e-12 * np.eye(2)
-        step = np.linalg.solve(normal, np.einsum("cik,ci->ck", weighted, left)[..., None])[..., 0]
-        tried = np.clip(p + np.clip(step, -0.7, 0.7), lower, upper)
-        left_there, _, squares_there = _residuals(_knee(tried, x), y, w)
-        better = squares_there <= squares
-        moved = np.abs(tried - p)[better].max(initial=0.0)
-        p[better], left[better], squares[better] = tried[better], left_there[better], squares_there[better]
-        damping = np.where(better, damping / 5, damping * 10)
-        if moved < 1e-10 and better.any():
+    # One curve to the last digit; of a thousand draws only the quantiles matter.
+    enough = 1e-10 if len(y) == 1 else 1e-5
+    active = np.arange(len(y))
+    for _ in range(40):
+        slopes = _knee_slopes(p[active], x)
+        if sharpness is not None:
+            slopes[..., 1] = 0.0
+        step = _damped_step(slopes, left[active], w[active], damping[active])
+        tried = np.clip(p[active] + np.clip(step, -0.7, 0.7), lower, upper)
+        moved = np.abs(tried - p[active]).max(axis=1)
+        left_there, _, squares_there = _residuals(_knee(tried, x), y[active], w[active])
+        better = squares_there <= squares[active]
+        taken = active[better]
+        p[taken], left[taken], squares[taken] = tried[better], left_there[better], squares_there[better]
+        damping[active] *= np.where(better, 0.2, 10.0)
+        active = active[(moved > enough) & (damping[active] < 1e6)]
+        if not len(active):
             break
     return p
+
+
+def _damped_step(slopes: Floats, left: Floats, w: Floats, damping: Floats) -> Floats:
+    """The Levenberg–Marquardt step of two parameters beside a floor that is always the best one."""
+    by_size, by_sharpness = (
+        slope - (w * slope).sum(axis=1, keepdims=True) / _total(w)
+        for slope in (slopes[..., 0], slopes[..., 1])
+    )
+    grow = 1 + damping
+    first = (w * by_size**2).sum(axis=1) * grow + 1e-12
+    second = (w * by_sharpness**2).sum(axis=1) * grow + 1e-12
+    mixed = (w * by_size * by_sharpness).sum(axis=1)
+    pull = (w * by_size * left).sum(axis=1), (w * by_sharpness * left).sum(axis=1)
+    determinant = first * second - mixed**2
+    step = np.stack([second * pull[0] - mixed * pull[1], first * pull[1] - mixed * pull[0]], axis=1)
+    return np.asarray(step / determinant[:, None])
 
 
 def _knee_slopes(p: Floats, x: Floats) -> Floats:
@@ -198,7 +221,7 @@ def _fit_pieces(x: Floats, y: Floats, w: Floats) -> Floats:
         - sy * sy / total
     )
     slope = np.clip(say / np.where(saa > 1e-12, saa, np.inf), -1.0, 0.0)
-    best = (syy - 2 * slope * say + slope * slope * saa).argmin(axis=1)
+    best = _first_least(syy - 2 * slope * say + slope * slope * saa)
     p = np.column_stack([grid[best], slope[np.arange(len(y)), best]])
     width = corners[1] - corners[0]
     moves = np.stack(np.meshgrid(*[np.linspace(-1, 1, 7)] * 2), axis=-1).reshape(-1, 2)
@@ -214,7 +237,7 @@ def _fit_pieces(x: Floats, y: Floats, w: Floats) -> Floats:
         saa = (weight * along * along).sum(axis=2)
         say = (weight * along * target).sum(axis=2)
         slope = np.clip(say / np.where(saa > 1e-12, saa, np.inf), -1.0, 0.0)
-        best = ((weight * target * target).sum(axis=2) - 2 * slope * say + slope * slope * saa).argmin(axis=1)
+        best = _first_least((weight * target * target).sum(axis=2) - 2 * slope * say + slope * slope * saa)
         every = np.arange(len(y))
         p = np.column_stack([tried[every, best], slope[every, best]])
         width *= 0.45
@@ -497,6 +520,9 @@ def fit_scaling_law(batch_sizes: ArrayLike, steps: ArrayLike, *, law: Law = "kne
             f"a {law} has {shape.free} parameters and needs more batch sizes that reached the goal; got {n}"
         )
     x, y = np.log(sizes), np.log(values)
+    # The unit of the steps decides nothing, not even the last digit.
+    unit = y.mean()
+    y = y - unit
     weight = np.ones((1, n))
     p = shape.fit(x, y[None], weight)
     left, log_floor, squares = _residuals(shape.value(p, x), y[None], weight)
@@ -504,7 +530,7 @@ def fit_scaling_law(batch_sizes: ArrayLike, steps: ArrayLike, *, law: Law = "kne
     outliers = _outliers(shape, p, x, left[0], float(squares[0]))
     fitted = ScalingLaw(
         law,
-        float(np.exp(log_floor[0])),
+        float(np.exp(log_floor[0] + unit)),
         dict(zip(shape.parameters, p[0].tolist(), strict=True)),
         tuple(sizes.tolist()),
         tuple(values.tolist()),
@@ -818,6 +844,7 @@ def _refitted(
     study_scatter: float | None = None,
 ) -> LawDistribution:
     shape, x = _SHAPES[fitted.law], np.log(np.array(fitted.batch_sizes))
-    p = shape.fit(x, curves, weight)
-    _, log_floor, _ = _residuals(shape.value(p, x), curves, weight)
-    return LawDistribution(fitted, source, p, log_floor, study_scatter)
+    unit = math.log(fitted.floor)
+    p = shape.fit(x, curves - unit, weight)
+    _, log_floor, _ = _residuals(shape.value(p, x), curves - unit, weight)
+    return LawDistribution(fitted, source, p, log_floor + unit, study_scatter)
