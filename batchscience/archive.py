@@ -8,10 +8,15 @@ import gzip
 import hashlib
 import lzma
 import os
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 from .errors import ArchiveRefused, LayoutError
 
@@ -21,8 +26,13 @@ MAX_MEMBER = 1 << 28
 MAX_NAME = 4096
 _BLOCK = 512
 _CHUNK = 1 << 22
-_REGULAR, _DIRECTORY, _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL = b"0\x007", b"5", b"L", b"K", b"x", b"g"
-_WHAT = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+_CHUNK_AHEAD, _CHUNKS_AHEAD = 1 << 20, 24
+_ZEROS = bytes(_BLOCK)
+# Kinds of members, by the byte that stands for them; a very old tar has 0 for a regular file.
+_DIRECTORY, _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL = b"5LKxg"
+_PLAIN = frozenset(b"\x0007") | {_DIRECTORY}
+_HEADERS = frozenset((_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL))
+_WHAT = dict(zip(b"12346", ("a hard link", "a symbolic link", "a device", "a device", "a pipe"), strict=True))
 
 OnProgress = Callable[[int, int], None]
 """Called with the bytes of the source read so far, and all of them."""
@@ -97,7 +107,7 @@ def _archive_files(
             for member in tar.members(wanted):
                 if on_progress is not None and tar.refilled:
                     tar.refilled = False
-                    done = max(done, position())  # the parallel reader says 0 at the end
+                    done = max(done, position())
                     on_progress(done, total)
                 yield member
             tar.drain()
@@ -115,6 +125,9 @@ def _open(source: Path, stack: contextlib.ExitStack) -> tuple[BinaryIO, Callable
     magic = raw.read(_BLOCK)
     raw.seek(0)
     if magic.startswith(b"BZh"):
+        program = shutil.which("lbzip2")
+        if program is not None:
+            return cast(BinaryIO, stack.enter_context(_Program(program, raw))), lambda: _offset(raw)
         try:
             import indexed_bzip2
         except ImportError:  # no wheel for this platform: the standard library reads on one core
@@ -122,7 +135,8 @@ def _open(source: Path, stack: contextlib.ExitStack) -> tuple[BinaryIO, Callable
         parallel = stack.enter_context(
             indexed_bzip2.IndexedBzip2File(str(source), parallelization=os.cpu_count() or 1)
         )
-        return cast(BinaryIO, parallel), lambda: int(parallel.tell_compressed()) // 8
+        ahead = stack.enter_context(_ReadAhead(parallel))
+        return cast(BinaryIO, ahead), lambda: ahead.position
     if magic.startswith(b"\x1f\x8b"):
         return cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=raw))), raw.tell
     if magic.startswith(b"\xfd7zXZ\x00"):
@@ -140,6 +154,97 @@ def _open(source: Path, stack: contextlib.ExitStack) -> tuple[BinaryIO, Callable
     )
 
 
+def _offset(file: BinaryIO) -> int:
+    return os.lseek(file.fileno(), 0, os.SEEK_CUR)
+
+
+class _Program:
+    """The output of ``lbzip2``, which takes about 15 % less time than the parallel reader of PyPI."""
+
+    def __init__(self, program: str, compressed: BinaryIO) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        os.lseek(compressed.fileno(), 0, os.SEEK_SET)
+        self._process = subprocess.Popen(
+            [program, "-dc", f"-n{os.cpu_count() or 1}"],
+            stdin=compressed.fileno(),
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.stdout.close()
+        self._process.wait()
+        self._errors.close()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; empty at the end.
+
+        Raises
+        ------
+        OSError
+            If the program says that the file is damaged.
+        """
+        assert self._process.stdout is not None
+        chunk = self._process.stdout.read(size)
+        if not chunk and self._process.wait():
+            self._errors.seek(0)
+            raise OSError(self._errors.read().decode(errors="replace").strip())
+        return chunk
+
+
+class _ReadAhead:
+    """Reads a parallel decompressor in a thread of its own.
+
+    It decodes only a few blocks before it waits for a reader; so the reader must always be there.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._chunks: queue.Queue[bytes | BaseException] = queue.Queue(_CHUNKS_AHEAD)
+        self._stopped = False
+        self._ended = False
+        self.position = 0
+        self._thread = threading.Thread(target=self._run, name="decompress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._chunks.get(timeout=0.01)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                chunk = self._stream.read(_CHUNK_AHEAD)
+                # At the end it says 0.
+                self.position = max(self.position, int(self._stream.tell_compressed()) // 8)
+                self._chunks.put(chunk)
+                if not chunk:
+                    return
+        except BaseException as error:  # noqa: BLE001  (raised again where the chunks are read)
+            self._chunks.put(error)
+
+    def read(self, _: int) -> bytes:
+        """The next chunk, of the size that it comes in; empty at the end."""
+        if self._ended:
+            return b""
+        chunk = self._chunks.get()
+        if isinstance(chunk, BaseException):
+            raise chunk
+        self._ended = not chunk
+        return chunk
+
+
 class _Tar:
     """A tar read front to back; about a quarter of what the standard library's reader costs a member."""
 
@@ -154,19 +259,19 @@ class _Tar:
     def members(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
         """Name and content of each regular file that is wanted."""
         long_name: str | None = None
+        take, check, refuse = self._take, self._check, self._refuse
         while True:
-            header = self._take(_BLOCK, "its end marker")
-            if header[0] == 0 and not header.strip(b"\x00"):
+            header = take(_BLOCK, "its end marker")
+            if not header[0] and header == _ZEROS:
                 return
-            self._check(header)
-            kind = header[156:157]
+            check(header)
             name = long_name if long_name is not None else _name(header)
-            size = self._size(header, name)
-            padded = -(-size // _BLOCK) * _BLOCK
-            if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL):
+            kind, size = header[156], self._size(header, name)
+            padded = (size + 511) & ~511
+            if kind in _HEADERS:
                 if size > 1 << 20:
                     raise ArchiveRefused(_too_large(f"{self._source}: the header of {name}", size))
-                text = self._take(padded, name)[:size]
+                text = take(padded, name)[:size]
                 if kind == _LONG_NAME:
                     long_name = text.rstrip(b"\x00").decode("utf-8", "surrogateescape")
                 elif kind == _PAX:
@@ -176,11 +281,12 @@ class _Tar:
                     long_name = fields.get("path", long_name)
                 continue
             long_name = None
-            self._refuse(name, kind, size)
+            if kind not in _PLAIN or size > MAX_MEMBER or _leads_out(name):
+                refuse(name, kind, size)
             if kind == _DIRECTORY:
                 continue
             if wanted(name):
-                yield name, self._take(padded, name)[:size]
+                yield name, take(padded, name)[:size]
             else:
                 self._skip(padded, name)
 
@@ -189,30 +295,23 @@ class _Tar:
         while self._stream.read(_CHUNK):
             pass
 
-    def _refuse(self, name: str, kind: bytes, size: int) -> None:
-        if (
-            (kind in _REGULAR or kind == _DIRECTORY)
-            and size <= MAX_MEMBER
-            and len(name) <= MAX_NAME
-            and name[0:1] != "/"
-            and not ("\\" in name or "\x00" in name or (".." in name and ".." in name.split("/")))
-        ):
-            return
+    def _refuse(self, name: str, kind: int, size: int) -> None:
         where = f"{self._source}: member {name[:200]!r}"
         if len(name) > MAX_NAME:
             raise ArchiveRefused(f"{where}…: a name of {len(name)} characters; nothing was written")
         if size > MAX_MEMBER:
             raise ArchiveRefused(_too_large(where, size))
-        if kind not in _REGULAR and kind != _DIRECTORY:
-            what = _WHAT.get(kind, f"of type {kind!r}")
+        if kind not in _PLAIN:
+            what = _WHAT.get(kind, f"of type {chr(kind)!r}")
             raise ArchiveRefused(f"{where}: is {what}; only plain files are read; nothing was written")
         raise ArchiveRefused(f"{where}: the name leads out of the archive; nothing was written")
 
     def _check(self, header: bytes) -> None:
-        stated = _octal(header[148:156])
+        field = header[148:156]
         # Adler-32 begins with the plain sum of the bytes modulo 65521; eight spaces stand for the field.
-        unsigned = (zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 256
-        if stated is None or (stated - unsigned) % 65521:
+        total = (zlib.adler32(header) & 0xFFFF) - 1 - sum(field) + 256
+        stated = _octal(field)
+        if stated is None or (stated - total) % 65521:
             raise LayoutError(f"{self._source}: not a tar header after {self.read} bytes; is it damaged?")
 
     def _size(self, header: bytes, name: str) -> int:
@@ -266,6 +365,16 @@ def _name(header: bytes) -> str:
     if header[257:263] == b"ustar\x00" and header[345]:
         name = header[345:500].split(b"\x00", 1)[0] + b"/" + name
     return name.decode("utf-8", "surrogateescape")
+
+
+def _leads_out(name: str) -> bool:
+    return (
+        name[:1] == "/"
+        or len(name) > MAX_NAME
+        or "\\" in name
+        or "\x00" in name
+        or (".." in name and ".." in name.split("/"))
+    )
 
 
 def _octal(field: bytes) -> int | None:

@@ -46,7 +46,7 @@ class Curves:
                 singly.append(trial)
         parts: list[pa.Table] = []
         for header, trials in alike.items():
-            together = self._together(header, {trial: curves[trial][len(header) + 1 :] for trial in trials})
+            together = self._together(header, {trial: curves[trial] for trial in trials})
             if together is None:
                 singly += trials
                 continue
@@ -64,18 +64,23 @@ class Curves:
             table = table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
         return table
 
-    def _together(self, header: bytes, bodies: dict[int, bytes]) -> pa.Table | None:
+    def _together(self, header: bytes, curves: dict[int, bytes]) -> pa.Table | None:
         """Curves with one header as one table; None if one of them needs a closer look."""
         names = header.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode("utf-8", "replace").split(",")
         plain = all(name and name == name.strip() and '"' not in name and "�" not in name for name in names)
         if not plain or len(set(names)) != len(names) or "step" not in names:
             return None
-        joined = b"".join(
-            body if body.endswith(b"\n") or not body else body + b"\n" for body in bodies.values()
-        )
+        bodies: list[bytes | memoryview] = []
+        rows = []
+        for text in curves.values():
+            bodies.append(memoryview(text)[len(header) + 1 :])
+            rows.append(text.count(b"\n") - 1)
+            if text[-1] != 10:  # no newline at the end
+                bodies.append(b"\n")
+                rows[-1] += 1
+        joined = b"".join(bodies)
         if b"\r" in joined and joined.count(b"\r") != joined.count(b"\r\n"):
             return None
-        rows = [body.count(b"\n") + bool(body and not body.endswith(b"\n")) for body in bodies.values()]
         for step_type in (pa.int64(), pa.float64()):
             table = _parse_csv(joined, names, step_type) if joined else _no_rows(names)
             if table is not None:
@@ -90,7 +95,7 @@ class Curves:
                 step = step.cast(pa.int64())  # refuses a fraction
             except pa.ArrowInvalid:
                 return None
-        trial = np.repeat(np.fromiter(bodies, np.int64, len(bodies)), rows)
+        trial = np.repeat(np.fromiter(curves, np.int64, len(curves)), rows)
         return self._named({"trial": pa.array(trial), "step": step}, table)
 
     def _one(self, trial: int, text: bytes) -> pa.Table | None:
@@ -120,7 +125,7 @@ class Curves:
                 self.note(Problem(CURVE_FILE, f"metric {name!r} is the column {column!r}"))
             assert metrics is not None
             columns[column] = metrics[name]
-        return pa.table(columns)
+        return pa.Table.from_arrays(list(columns.values()), list(columns))
 
 
 def _parse_csv(text: bytes, names: list[str], step_type: pa.DataType) -> pa.Table | None:

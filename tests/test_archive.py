@@ -4,8 +4,11 @@ import gzip
 import io
 import os
 import random
+import shutil
 import subprocess
+import sys
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,12 +80,41 @@ def test_what_the_tar_program_writes_is_read(tmp_path: Path) -> None:
     } == FILES
 
 
-def test_without_the_parallel_reader_the_standard_library_reads_bzip2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["lbzip2", "indexed_bzip2", "bz2"])
+def bzip2_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way to read bzip2, by taking away the better ones."""
+    if request.param == "lbzip2" and shutil.which("lbzip2") is None:
+        pytest.skip("lbzip2 is not installed")
+    if request.param != "lbzip2":
+        monkeypatch.setenv("PATH", "")
+    if request.param == "bz2":
+        monkeypatch.setitem(sys.modules, "indexed_bzip2", None)
+    return str(request.param)
+
+
+def test_every_reader_of_bzip2_gives_the_same_files(tmp_path: Path, bzip2_reader: str) -> None:
     path = write_tar(tmp_path / "a.tar.bz2", FILES, root="")
-    monkeypatch.setitem(__import__("sys").modules, "indexed_bzip2", None)
     assert read(path) == FILES
+    # Left in the middle, the reader ends with its threads and processes.
+    reading = archive.files(path, wanted=lambda _: True)
+    next(iter(reading))
+    reading.close()  # type: ignore[attr-defined]
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "decompress"]
+
+
+def test_every_reader_of_bzip2_notices_damage(tmp_path: Path, bzip2_reader: str) -> None:
+    rng = random.Random(0)
+    files = {f"{i}.csv": rng.randbytes(30_000) for i in range(60)}
+    whole = bytearray(write_tar(tmp_path / "a.tar.bz2", files, root="").read_bytes())
+    for at in (len(whole) // 2, len(whole) - 30, 200):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        (tmp_path / "a.tar.bz2").write_bytes(damaged)
+        with pytest.raises(LayoutError, match=r"cannot be decompressed|cut short"):
+            read(tmp_path / "a.tar.bz2")
+    (tmp_path / "a.tar.bz2").write_bytes(whole[: len(whole) // 3])
+    with pytest.raises(LayoutError, match=r"cannot be decompressed|cut short"):
+        read(tmp_path / "a.tar.bz2")
 
 
 def test_unwanted_files_are_passed_over(tmp_path: Path) -> None:
@@ -119,7 +151,7 @@ def link(kind: bytes) -> tarfile.TarInfo:
         (link(tarfile.CHRTYPE), "is a device"),
         (link(tarfile.BLKTYPE), "is a device"),
         (link(tarfile.FIFOTYPE), "is a pipe"),
-        (link(b"S"), "of type b'S'"),
+        (link(b"S"), "of type 'S'"),
     ],
     ids=lambda value: str(getattr(value, "name", value))[:30],
 )

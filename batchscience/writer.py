@@ -1,0 +1,357 @@
+"""Write a complete set of tables: of studies just read, and of those in the old tables that stay."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from . import __version__, schemas, tables
+from .layout import INCOMPLETE, StudyFile, TrialFile
+
+_SAMPLE = 8_000
+
+
+@dataclass(slots=True)
+class ReadStudy:
+    """A study as it was read: what its rows of the tables are written from.
+
+    Attributes
+    ----------
+    workload, batch_size
+        Its key.
+    file : StudyFile, optional
+        Its ``study.json``; None where that is missing or damaged.
+    source : str
+        Where it comes from.
+    trials : list of pyarrow.Table
+        Its trials with metadata, in pieces, each as `trial_rows` makes them.
+    with_curve, with_metadata : set of int
+        Numbers of the trials of which there is the one or the other.
+    metrics : set of str
+        Columns of its curves.
+    curves : list of tuple of int
+        Where its curves lie in the `Spill`, in pieces; a trial's lies in one piece.
+    rows, measurements : int
+        Rows of its curves, and numbers in them.
+    """
+
+    workload: str
+    batch_size: int
+    file: StudyFile | None = None
+    source: str = ""
+    trials: list[pa.Table] = field(default_factory=list)
+    with_curve: set[int] = field(default_factory=set)
+    with_metadata: set[int] = field(default_factory=set)
+    metrics: set[str] = field(default_factory=set)
+    curves: list[tuple[int, int]] = field(default_factory=list)
+    rows: int = 0
+    measurements: int = 0
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the raw layout."""
+        return f"{self.workload}/{self.batch_size}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Workload and batch size."""
+        return self.workload, self.batch_size
+
+
+class Spill:
+    """One file in which parsed curves (trial, step and metrics) wait until their workload is written.
+
+    One, because creating a file for each study took longer than filling it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._sink = pa.OSFile(str(path), "wb")
+        self._source = pa.OSFile(str(path), "rb")
+
+    def put(self, curves: pa.Table) -> tuple[int, int]:
+        """Append a table; returns where it begins and how many bytes it has."""
+        start = self._sink.tell()
+        with pa.ipc.new_stream(self._sink, curves.schema) as stream:
+            stream.write_table(curves)
+        return start, self._sink.tell() - start
+
+    def get(self, place: tuple[int, int]) -> pa.Table:
+        """The table that was put there."""
+        start, size = place
+        self._source.seek(start)
+        with pa.ipc.open_stream(self._source.read_buffer(size)) as stream:
+            return stream.read_all()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._sink.close()
+        self._source.close()
+
+
+def trial_rows(workload: str, batch_size: int, trials: Mapping[int, TrialFile]) -> pa.Table:
+    """Rows of the trials table, from the metadata of some trials of a study."""
+    settings = [_settings(trial.parameters) for trial in trials.values()]
+    names = sorted(set().union(*(numbers for numbers, _ in settings)))
+    columns = {
+        "workload": [workload] * len(trials),
+        "batch_size": [batch_size] * len(trials),
+        "trial": list(trials),
+        "status": [trial.status for trial in trials.values()],
+        "steps": [trial.steps for trial in trials.values()],
+        "other_settings": [json.dumps(o, sort_keys=True) if o else None for _, o in settings],
+        **{name: [numbers.get(name) for numbers, _ in settings] for name in names},
+    }
+    return pa.table(columns, schema=schemas.trials(names))
+
+
+@dataclass(slots=True)
+class TablesWriter:
+    """Writes a complete set of tables: the studies just read, and those of the old tables they leave."""
+
+    folder: Path
+    spill: Spill
+    old: Path | None
+    sha256: str | None
+
+    def write_small(self, studies: Sequence[ReadStudy]) -> None:
+        """Write studies, search_space and trials, and take over the measurements of other workloads."""
+        replaced = {study.key for study in studies}
+        kept = {name: self._kept(name, replaced) for name in ("studies", "search_space", "trials")}
+        self._write("studies", schemas.STUDIES, schemas.STUDY_KEY, [kept["studies"], _study_rows(studies)])
+        key = (*schemas.STUDY_KEY, "parameter")
+        self._write("search_space", schemas.SEARCH_SPACE, key, [kept["search_space"], _limits(studies)])
+        parts = [part for part in (kept["trials"], *_all_trial_rows(studies)) if part is not None]
+        settings = set().union(*(part.column_names for part in parts)) - schemas.RESERVED
+        self._write("trials", schemas.trials(settings), schemas.TRIAL_KEY, parts)
+        self._link_untouched({study.workload for study in studies})
+
+    def _kept(self, name: str, replaced: set[tuple[str, int]]) -> pa.Table | None:
+        if self.old is None:
+            return None
+        table = pq.read_table(self.old / f"{name}.parquet")
+        keys = zip(table["workload"].to_pylist(), table["batch_size"].to_pylist(), strict=True)
+        return table.filter(pa.array([key not in replaced for key in keys], pa.bool_()))
+
+    def _write(
+        self, name: str, schema: pa.Schema, key: Sequence[str], parts: Sequence[pa.Table | None]
+    ) -> None:
+        table = pa.concat_tables([_as_schema(part, schema) for part in parts if part is not None])
+        table = _sorted(table, key)
+        schemas.check(table, schema, key)
+        with pq.ParquetWriter(
+            self.folder / f"{name}.parquet", self._with_metadata(schema), compression="zstd"
+        ) as file:
+            # A row group per workload, so that a reader of one workload reads only that.
+            codes = table["workload"].chunk(0).indices.to_numpy()
+            starts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+            for start, end in itertools.pairwise(starts):
+                file.write_table(table.slice(start, end - start), row_group_size=max(1, end - start))
+
+    def write_measurements(self, workload: str, studies: Sequence[ReadStudy]) -> None:
+        """Write the measurements of one workload; may be called again when more of it was read."""
+        path = self.folder / tables.measurements_file(workload)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metrics = set().union(*(study.metrics for study in studies))
+        new = {study.batch_size: study for study in studies}
+        old: dict[int, int] = {}
+        old_rows: dict[int, int] = {}
+        old_file = None
+        if self.old is not None and (self.old / tables.measurements_file(workload)).is_file():
+            old_file = pq.ParquetFile(self.old / tables.measurements_file(workload))
+            for group in range(old_file.num_row_groups):
+                batch_size = old_file.metadata.row_group(group).column(1).statistics.min
+                if batch_size not in new:
+                    old[batch_size] = group
+                    old_rows[batch_size] = old_file.metadata.row_group(group).num_rows
+            metrics |= set(old_file.schema_arrow.names) - schemas.RESERVED
+        schema = schemas.measurements(sorted(metrics))
+
+        def rows_of(batch_size: int) -> pa.Table:
+            if batch_size in new:
+                return self._curves(new[batch_size], schema)
+            assert old_file is not None
+            return _as_schema(old_file.read_row_group(old[batch_size]), schema)
+
+        sizes = sorted(new.keys() | old.keys())
+        counts = {size: new[size].rows if size in new else old_rows[size] for size in sizes}
+        sample = rows_of(max(sizes, key=lambda size: counts[size])).slice(0, _SAMPLE)
+        with pq.ParquetWriter(path, self._with_metadata(schema), **_encoding(sample)) as writer:
+            for size in sizes:
+                rows = schemas.check(rows_of(size), schema, schemas.MEASUREMENT_KEY)
+                # A row group per study: a reader of one batch size reads only that.
+                if rows.num_rows:
+                    writer.write_table(rows, row_group_size=rows.num_rows)
+        if old_file is not None:
+            old_file.close()
+
+    def _curves(self, study: ReadStudy, schema: pa.Schema) -> pa.Table:
+        parts = [self.spill.get(place) for place in study.curves]
+        if not parts:
+            return schema.empty_table()
+        table = pa.concat_tables(parts, promote_options="default")
+        if len(parts) > 1:
+            table = table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
+        codes = pa.array(np.zeros(table.num_rows, dtype=np.int32))
+        columns = {
+            "workload": pa.DictionaryArray.from_arrays(codes, pa.array([study.workload])),
+            "batch_size": pa.array(np.full(table.num_rows, study.batch_size, dtype=np.int64)),
+        }
+        for name in table.column_names:
+            columns[name] = table[name]
+        return _as_schema(pa.table(columns), schema)
+
+    def _link_untouched(self, written: Iterable[str]) -> None:
+        if self.old is None:
+            return
+        done = {tables.measurements_file(workload) for workload in written}
+        for path in (self.old / "measurements").rglob("*.parquet"):
+            name = path.relative_to(self.old).as_posix()
+            if name in done:
+                continue
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, target)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, target)
+
+    def _with_metadata(self, schema: pa.Schema) -> pa.Schema:
+        return schema.with_metadata(
+            {
+                "batchscience.schema": str(schemas.SCHEMA_NUMBER),
+                "batchscience.version": __version__,
+                "batchscience.archive_sha256": self.sha256 or "",
+            }
+        )
+
+
+def _encoding(sample: pa.Table) -> dict[str, Any]:
+    """How to write the columns, judged by a sample of the rows.
+
+    Error rates are few distinct values, which zstd finds by itself; of losses, which all differ, it can
+    only compress the leading bytes, so these are laid together.
+    """
+    metrics = [name for name in sample.column_names if name not in schemas.RESERVED]
+    split = [name for name in metrics if _better_split(sample[name])]
+    levels = {name: 1 if name in split else 3 for name in sample.column_names}
+    return {
+        "compression": "zstd",
+        "compression_level": levels,
+        "use_dictionary": list(schemas.TRIAL_KEY),
+        "column_encoding": {"step": "DELTA_BINARY_PACKED", **dict.fromkeys(split, "BYTE_STREAM_SPLIT")},
+        "write_statistics": list(schemas.MEASUREMENT_KEY),
+    }
+
+
+def _better_split(column: pa.ChunkedArray) -> bool:
+    values = column.drop_null().to_numpy()
+    zstd = pa.Codec("zstd", compression_level=1)
+    bytes_apart = np.ascontiguousarray(values.view(np.uint8).reshape(-1, 8).T)
+    return len(zstd.compress(bytes_apart)) < len(zstd.compress(values))
+
+
+def _as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the schema's columns in its order; a column it lacks is null."""
+    columns = []
+    for field_ in schema:
+        if field_.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field_.type))
+            continue
+        column = table[field_.name]
+        columns.append(column if column.type == field_.type else column.cast(field_.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _sorted(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The table sorted by its key, its workloads numbered in the order of their names."""
+    names = np.asarray(table["workload"].cast(pa.string()).to_pylist(), dtype=np.str_)
+    levels, codes = np.unique(names, return_inverse=True)
+    rest = [np.asarray(table[column].to_pylist()) for column in key[1:]]
+    order = np.lexsort([*rest[::-1], codes])
+    names = pa.array(levels.tolist(), pa.string())
+    workload = pa.DictionaryArray.from_arrays(codes[order].astype(np.int32), names)
+    at = table.column_names.index("workload")
+    return table.take(pa.array(order)).set_column(at, table.schema.field(at), workload)
+
+
+def _study_rows(studies: Sequence[ReadStudy]) -> pa.Table:
+    rows = []
+    for study in studies:
+        parts = study.workload.split("/")
+        rows.append(
+            {
+                "workload": study.workload,
+                "batch_size": study.batch_size,
+                # With its prefix: "solution_quality/mnist" is not "mnist", though study.json says so.
+                "dataset": "/".join(parts[:-2]),
+                "model": parts[-2],
+                "optimizer": parts[-1],
+                "train_steps": study.file.train_steps if study.file else None,
+                "early_stopping": study.file.early_stopping if study.file else None,
+                "source": study.source,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=schemas.STUDIES)
+
+
+def _limits(studies: Sequence[ReadStudy]) -> pa.Table:
+    rows = []
+    for study in studies:
+        for name, config in sorted(study.file.parameter_configs.items()) if study.file else ():
+            points = config.feasible_points
+            rows.append(
+                {
+                    "workload": study.workload,
+                    "batch_size": study.batch_size,
+                    "parameter": name,
+                    "type": config.type,
+                    "scale": config.scale,
+                    "min_value": config.min_value,
+                    "max_value": config.max_value,
+                    "feasible_points": None if points is None else [_number(point) for point in points],
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=schemas.SEARCH_SPACE)
+
+
+def _all_trial_rows(studies: Sequence[ReadStudy]) -> Iterable[pa.Table]:
+    for study in studies:
+        yield from study.trials
+        # Without metadata nobody said that it finished.
+        without = study.with_curve - study.with_metadata
+        if without:
+            unknown = dict.fromkeys(sorted(without), TrialFile(status=INCOMPLETE))
+            yield trial_rows(study.workload, study.batch_size, unknown)
+
+
+def _settings(parameters: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """The settings that are numbers, by column, and the others."""
+    numbers, others = {}, {}
+    for name, value in parameters.items():
+        number = _number(value)
+        if number is None:
+            others[name] = value
+        else:
+            numbers[schemas.column_name(name, "parameter")] = number
+    return numbers, others
+
+
+def _number(value: Any) -> float | None:
+    """A JSON number, or a string of one, as a float; None for anything a float does not hold exactly."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if isinstance(value, int) and number != value else number
