@@ -406,7 +406,7 @@ def draw_ranges(table: pd.DataFrame, *, ax: Axes, label_width: int = 44) -> None
     smallest, perfect, useful, largest = (_numbers(table, name) for name in columns)
     _scale(ax, "x", _span(np.concatenate([smallest, largest]), None, base=2, keep=False), base=2)
     ax.set_ylim(-0.7, len(table) - 0.3)
-    ax.set_yticks(at, [shorten(str(label), label_width) for label in table["label"]])
+    ax.set_yticks(at, [plain(shorten(str(label), label_width)) for label in table["label"]])
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("Batch size")
@@ -610,7 +610,12 @@ _LONGEST_LABEL = 48
 
 def _legend(name: str) -> str:
     # A legend leaves out labels that begin with an underscore.
-    return shorten(name, _LONGEST_LABEL).lstrip("_") or "(no name)"
+    return plain(shorten(name, _LONGEST_LABEL)).lstrip("_") or "(no name)"
+
+
+def plain(text: str) -> str:
+    """Text in which a dollar sign is a dollar sign, not the beginning of a formula."""
+    return text.replace("$", r"\$")
 
 
 def _numbers(table: pd.DataFrame | None, column: str) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from .panels import plain
 from .style import Style
 
 # Mean width of a character, as a part of the font size, of the fonts here.
@@ -226,4 +227,4 @@ def _drop_repeated_labels(axes: Sequence[Axes], columns: int) -> None:
 
 
 def _wrapped(text: str, width: float, size: float) -> list[str]:
-    return textwrap.wrap(text, max(12, int(width * 72 / (size * _CHARACTER))))
+    return textwrap.wrap(plain(text), max(12, int(width * 72 / (size * _CHARACTER))))
