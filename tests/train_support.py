@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,30 +91,47 @@ def _on(device: str, **cases: dict[str, Any]) -> dict[str, Any]:
     return curves
 
 
-def _cases(xla: Sequence[str]) -> dict[str, dict[str, Any]]:
-    cases = {name: {"optimizer": name, "compiled": name in xla} for name in OPTIMIZERS}
-    cases["accumulated"] = {"accumulate": 4, "compiled": False}
-    cases["clipped"] = {"clip_norm": 0.05, "compiled": False}
-    cases["ghost"] = {"forward": normalised(8), "compiled": False}
-    cases["batch_norm"] = {"forward": normalised(), "compiled": False}
-    return cases
+SPECIAL: dict[str, dict[str, Any]] = {
+    "accumulated": {"accumulate": 4},
+    "clipped": {"clip_norm": 0.05},
+    "ghost": {"forward": normalised(8)},
+    "batch_norm": {"forward": normalised()},
+}
+
+
+def _cases(
+    xla: Sequence[str], *special: str, optimizers: Iterable[str] = OPTIMIZERS
+) -> dict[str, dict[str, Any]]:
+    cases = {name: {"optimizer": name, "compiled": name in xla} for name in optimizers}
+    # Compiling takes most of the time, so XLA takes part in some of the cases only.
+    return cases | {name: {"compiled": False, **SPECIAL[name]} for name in special}
 
 
 def replicas(out: Path) -> None:
     """Curves of all optimizers and cases on 1, 2, 4 and 8 replicas."""
     # The largest number comes first: logical devices are made once.
-    curves = {"8": _on("cpu:8", **_cases(["sgd"]))}
-    for count in ("4", "2"):
-        curves[count] = _on(f"cpu:{count}", **_cases(["adam"] if count == "2" else []))
-    curves["strategy"] = _on("cpu:1", **_cases(OPTIMIZERS))
-    curves["1"] = _on("cpu", **_cases(OPTIMIZERS))
+    curves = {"8": _on("cpu:8", **_cases([], *SPECIAL)), "4": _on("cpu:4", **_cases([]))}
+    curves["2"] = _on("cpu:2", **_cases(["sgd", "adam"]))
+    curves["strategy"] = _on("cpu:1", **_cases(["sgd", "adam"], optimizers=["sgd", "adam"]))
+    curves["1"] = _on("cpu", **_cases(["sgd", "adam"], *SPECIAL))
     out.write_text(json.dumps(curves))
+
+
+def uneven(out: Path) -> None:
+    """Say what a batch of 30 on 4 replicas is answered."""
+    from batchscience.errors import TrainingError
+    from batchscience.train.devices import strategy_for
+
+    del out
+    try:
+        small_trainer(strategy_for("cpu:4"), batch_size=30)
+    except TrainingError as error:
+        sys.stdout.write(str(error))
 
 
 def worker(out: Path) -> None:
     """Curves of all optimizers in one of several processes; each writes its own."""
-    cases = {name: {"optimizer": name, "compiled": name == "sgd"} for name in OPTIMIZERS}
-    curves = _on("workers", **cases)
+    curves = _on("workers", **_cases(["sgd"]))
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     out.with_suffix(f".{index}.json").write_text(json.dumps(curves))
 
@@ -156,7 +173,9 @@ def study(out: Path, *options: str) -> None:
 
 def main(what: str, out: str, *options: str) -> None:
     """Run one of the functions above."""
-    {"replicas": replicas, "worker": worker, "workers": workers, "study": study}[what](Path(out), *options)
+    {"replicas": replicas, "uneven": uneven, "worker": worker, "workers": workers, "study": study}[what](
+        Path(out), *options
+    )
 
 
 if __name__ == "__main__":
