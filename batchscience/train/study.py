@@ -208,7 +208,8 @@ def run_study(
     engine : str or Engine, default "local"
         Where trials run: one of `ENGINES`, or what `engine_named` returns, which may serve many calls.
     together : int, default 1
-        Trials that a worker is given at a time.
+        Trials that a worker trains at once, as one program, where model and device allow it; else one
+        after another, which a warning says.
     datasets : path, optional
         Folder of downloaded data sets.
     checkpoint_every : float, default 60

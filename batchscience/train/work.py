@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import logging
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,12 @@ from .engine import Train
 
 if TYPE_CHECKING:
     from .devices import Devices
+    from .ensemble import Ensemble
     from .loop import Checkpoint, Trainer
     from .study import Study
     from .workloads import Workload
+
+log = logging.getLogger(__name__)
 
 FACTS_FILE = "facts.json"
 """Beside a trial's published files: on what and how fast it was trained."""
@@ -90,7 +94,11 @@ class TrialWork:
             devices = self.device if isinstance(self.device, Devices) else strategy_for(self.device)
             trainer = trainer_of(self.study, devices, self.datasets)
 
-        def one_by_one(trials: Sequence[int]) -> Iterator[TrainedTrial]:
+        together = _Together(self, trainer)
+
+        def train(trials: Sequence[int]) -> Iterator[TrainedTrial]:
+            if len(trials) > 1 and (yield from together.trained(trials)):
+                return
             for trial in trials:
                 try:
                     yield self._trained(trial, trainer)
@@ -100,7 +108,7 @@ class TrialWork:
                     # The peers wait in this trial's next reduction; none of them can go on alone.
                     raise TrainingError(f"trial {trial}: {type(error).__name__}: {error}") from error
 
-        return one_by_one
+        return train
 
     def _trained(self, trial: int, trainer: Trainer) -> TrainedTrial:
         from .loop import run_trial
@@ -118,7 +126,7 @@ class TrialWork:
             noise=study.noise,
             checkpoint=self._checkpoint(trial, trainer.devices.chief),
         )
-        return trained_trial(trial, settings, outcome, facts(trainer, outcome, entropy))
+        return trained_trial(trial, settings, outcome, {**facts(trainer, outcome, entropy), "together": 1})
 
     def _checkpoint(self, trial: int, chief: bool) -> Checkpoint | None:
         if self.checkpoints is None:
@@ -134,6 +142,54 @@ class TrialWork:
         study = replace(self.study, workload=workload)
         rest = (self.seed, self.device, self.datasets, self.checkpoints, self.checkpoint_every)
         return _received, (study, own, rest)
+
+
+class _Together:
+    """The program that trains several trials of a work at once, made when it is first needed."""
+
+    def __init__(self, work: TrialWork, trainer: Trainer) -> None:
+        self.work, self.trainer = work, trainer
+        self.ensemble: Ensemble | None = None
+        self.possible = True
+
+    def trained(self, trials: Sequence[int]) -> Generator[TrainedTrial, None, bool]:
+        """What comes of trials, as they end; False where they must be trained one at a time."""
+        if not self.possible:
+            return False
+        from .ensemble import CannotBatchError, Ensemble, Member, run_trials
+        from .study import facts
+
+        work, study = self.work, self.work.study
+        if self.ensemble is None:
+            self.ensemble = Ensemble(self.trainer)
+        members = [
+            Member(
+                trial,
+                {**study.workload.fixed, **study.settings(trial, seed=work.seed)},
+                study.entropy(trial, seed=work.seed),
+                work._checkpoint(trial, True),
+            )
+            for trial in trials
+        ]
+        try:
+            for member, outcome in run_trials(
+                self.ensemble,
+                members,
+                rule=study.workload.rule,
+                limits=study.limits,
+                goal=study.workload.goal if study.stop_at_goal else None,
+                noise=study.noise,
+            ):
+                yield trained_trial(
+                    member.trial,
+                    study.settings(member.trial, seed=work.seed),
+                    outcome,
+                    {**facts(self.trainer, outcome, member.seed), "together": len(members)},
+                )
+        except CannotBatchError as reason:
+            log.warning("trials of %s are trained one at a time: %s", study.name, reason)
+            self.possible = False
+        return self.possible
 
 
 def _sendable(workload: Workload) -> tuple[Workload, tuple[str, str] | None]:
