@@ -145,6 +145,9 @@ def draw(tables: Sequence[PanelTables], *, kind: SourceKind, style: Style) -> Fi
     """Draw the figure's panels, a row for each batch size."""
     series = tables[0].panel.series[0]
     columns = max(table.panel.column for table in tables) + 1
+    if columns == 1:
+        # One metaparameter: the batch sizes stand beside each other.
+        columns = len(tables)
     wide = dataclasses.replace(style, width=style.width * max(1.0, columns / 3.5))
     note = sentences(
         [

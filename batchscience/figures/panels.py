@@ -127,6 +127,7 @@ def draw_series(
                 markeredgecolor=look.color,
                 markeredgewidth=0.8 * _line_width(),
                 clip_on=False,
+                in_layout=False,
                 label=f"_missing {name}",
                 zorder=5,
             )
@@ -562,6 +563,7 @@ def draw_isolation(
             markeredgewidth=0.5 * _line_width(),
             alpha=0.8,
             clip_on=False,
+            in_layout=False,
             label=outcome,
             zorder=3,
         )
@@ -710,6 +712,7 @@ def _mark_outside(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], look
                 markersize=1.3 * _marker_size(),
                 color=look.color,
                 clip_on=False,
+                in_layout=False,
                 label="_outside",
                 zorder=5,
             )
