@@ -327,10 +327,8 @@ class ScalingLaw:
     @property
     def determined(self) -> bool:
         """Whether the points show both asymptotes of the law, and the crossing lies between them."""
-        return (
-            self.smallest <= self.critical_batch_size <= self.largest
-            and max(self._unseen) <= _LARGEST_EXTRAPOLATION
-        )
+        inside = self.smallest <= self.critical_batch_size <= self.largest
+        return inside and max(self._unseen) <= _LARGEST_EXTRAPOLATION
 
     @property
     def _unseen(self) -> tuple[float, float]:
@@ -338,7 +336,10 @@ class ScalingLaw:
         first, last = self.floor * np.exp(
             self._shape.value(self._p, np.log([self.smallest, self.largest]))[0]
         )
-        return first * self.smallest / (self.floor * self.critical_batch_size), last / self.floor
+        return (
+            float(first * self.smallest / (self.floor * self.critical_batch_size)),
+            float(last / self.floor),
+        )
 
     @property
     def _shape(self) -> _Shape:

@@ -617,11 +617,24 @@ def _order(keys: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:
     undecided = np.ones(len(keys[0]) - 1, dtype=bool)
     for key in keys:
         if np.any(undecided & (key[1:] < key[:-1])):
-            return np.lexsort(keys[::-1]).astype(np.int64)
+            return _sorting(keys)
         undecided &= key[1:] == key[:-1]
         if not undecided.any():
             return None
     return None
+
+
+def _sorting(keys: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The order that sorts by several keys: as one number where they fit, which is many times faster."""
+    lows = [int(key.min()) for key in keys]
+    spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if math.prod(spans) >= 2**63:
+        return np.lexsort(keys[::-1]).astype(np.int64)
+    combined = np.zeros(len(keys[0]), dtype=np.int64)
+    for key, low, span in zip(keys, lows, spans, strict=True):
+        combined *= span
+        combined += key - low
+    return np.argsort(combined, kind="stable").astype(np.int64)
 
 
 def _run_starts(codes: list[NDArray[np.int64]]) -> NDArray[np.int64]:
