@@ -208,12 +208,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, asked: Asked, answer: Answer, status: int, headers: dict[str, str], body: bytes) -> None:
         asked.status = status
-        headers = {**headers, "Connection": "close", **answer.headers}
+        date = self.date_time_string()
+        headers = {"Date": date, **headers, "Connection": "close", **answer.headers}
         if answer.framing != "length":
             headers.pop("Content-Length")
         if answer.framing == "chunked":
             headers["Transfer-Encoding"] = "chunked"
-        self.send_response(status)
+        self.send_response_only(status)
         for name, value in headers.items():
             if value:
                 self.send_header(name, value)
