@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import logging
+import sys
 import types
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -206,6 +207,9 @@ def _sendable(workload: Workload) -> tuple[Workload, tuple[str, str] | None]:
         text = path.read_text("utf-8")
     except (TypeError, ValueError, OSError):
         return workload, None  # pickling will say what is wrong with it
+    module = sys.modules.get(functions[0].__module__)
+    if module is not None and getattr(module, "__file__", None) == str(path):
+        return workload, None
     names = {name: "." for name in _FUNCTIONS if callable(getattr(workload, name))}
     return replace(workload, **names), (path.stem, text)  # type: ignore[arg-type]
 
