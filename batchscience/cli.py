@@ -59,10 +59,10 @@ app = typer.Typer(
 
 Format = Literal["table", "csv", "json"]
 Data = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--data",
-        metavar="DIR",
+        metavar="DIR|URL",
         help="Folder of the tables; by default $BATCHSCIENCE_DATA, else the user's data folder.",
         show_default=False,
     ),
@@ -102,12 +102,13 @@ def fetch(
 ) -> None:
     """Download the published archive (802 MB), verify it and ingest it."""
     from .fetch import ARCHIVE_SHA256, ARCHIVE_URL, fetch_archive
+    from .places import is_url, place
     from .store import default_folder
 
-    folder = data or default_folder()
+    folder = place(data) if data is not None else default_folder()
     with _progress_bar("downloading", unit="bytes") as on_progress:
         archive = fetch_archive(
-            folder,
+            default_folder() if is_url(folder) else folder,
             url=url or ARCHIVE_URL,
             sha256=ARCHIVE_SHA256 if sha256 is None else sha256 or None,
             on_progress=on_progress,
@@ -117,16 +118,17 @@ def fetch(
 
 @app.command()
 def ingest(
-    source: Annotated[Path, typer.Argument(help="An archive, or a folder in the raw layout.")],
+    source: Annotated[str, typer.Argument(help="An archive or a folder in the raw layout, or its URL.")],
     data: Data = None,
     workload: Patterns = None,
     replace: Replace = False,
     strict: Strict = False,
 ) -> None:
     """Read an archive, a raw folder or a trained study into the tables."""
+    from .places import place
     from .store import default_folder
 
-    _ingest(source, data or default_folder(), workload, replace, strict)
+    _ingest(place(source), place(data) if data else default_folder(), workload, replace, strict)
 
 
 def _ingest(source: Path, data: Path, workloads: list[str] | None, replace: bool, strict: bool) -> None:
@@ -465,7 +467,7 @@ def _verify_figures(store: Store | None, names: list[str]) -> None:
         raise typer.Exit(1)
 
 
-def _store_if_any(data: Path | None, *, needed: bool) -> Store | None:
+def _store_if_any(data: str | None, *, needed: bool) -> Store | None:
     """The tables named or usual; none where nobody asked for any and there are none."""
     from .store import Store
 

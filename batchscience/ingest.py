@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import threading
@@ -28,6 +29,7 @@ from .layout import (
     StudyFile,
     TrialFile,
 )
+from .places import local_copy, place
 from .writer import ReadStudy, Spill, TablesWriter, trial_rows
 
 ARCHIVE_ROOT = "batch_science"
@@ -85,9 +87,9 @@ def ingest(
     Parameters
     ----------
     source : path
-        A tar, tar.bz2, tar.gz, tar.xz or tar.zst, or a folder.
+        A tar, tar.bz2, tar.gz, tar.xz or tar.zst, or a folder; or the URL of one.
     store : path
-        Folder of the store; made if it is missing.
+        Folder of the store, made if it is missing; or a URL that fsspec opens.
     workloads : sequence of str, optional
         Only workloads that match one of these patterns (``mnist/*/sgd``).
     replace : bool, default False
@@ -117,9 +119,10 @@ def ingest(
     -----
     The store changes by one rename at the end.  The same source gives byte-identical files.
     """
-    source, store = Path(source), Path(store)
+    store = place(store)
     try:
-        return _ingest(source, store, workloads, replace, strict, on_study, on_progress)
+        with local_copy(place(source)) as here:
+            return _ingest(here, store, workloads, replace, strict, on_study, on_progress)
     except OSError as error:
         raise BatchScienceError(
             f"{store}: {error.strerror or error}; free some space or name another --data, then run it again. "
@@ -136,9 +139,10 @@ def _ingest(
     on_study: OnStudy | None,
     on_progress: OnProgress | None,
 ) -> IngestReport:
-    with tables.staging(store) as staged:
+    with contextlib.ExitStack() as stack:
+        staged = stack.enter_context(tables.staging(store))
         try:
-            old = tables.tables_folder(store)
+            old = stack.enter_context(local_copy(tables.tables_folder(store)))
         except StoreMissing:
             old = None
         spill = Spill(staged / "spill")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from . import schemas, tables
 from .errors import StoreMissing, UnknownMetric, UnknownWorkload
 from .layout import COMPLETE
+from .places import filesystem, place
 
 DATA_VARIABLE = "BATCHSCIENCE_DATA"
 
@@ -26,7 +28,7 @@ def default_folder() -> Path:
     import platformdirs
 
     named = os.environ.get(DATA_VARIABLE)
-    return Path(named) if named else Path(platformdirs.user_data_dir("batchscience"))
+    return place(named) if named else Path(platformdirs.user_data_dir("batchscience"))
 
 
 class Store:
@@ -35,7 +37,7 @@ class Store:
     Parameters
     ----------
     path : path, optional
-        Folder of the store; by default `default_folder`.
+        Folder of the store, or a URL that fsspec opens; by default `default_folder`.
 
     Raises
     ------
@@ -52,7 +54,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = Path(path) if path is not None else default_folder()
+        self.path = place(path) if path is not None else default_folder()
         self._tables = tables.tables_folder(self.path)
         self.manifest = tables.read_manifest(self._tables)
         self._small: dict[str, pa.Table] = {}
@@ -172,7 +174,8 @@ class Store:
 
     def metrics(self, workload: str) -> list[str]:
         """Names of the metrics measured for a workload."""
-        names = pq.read_schema(self._measurements_file(workload)).names
+        with _opened(self._measurements_file(workload)) as file:
+            names = pq.read_schema(file).names
         return [name for name in names if name not in schemas.RESERVED]
 
     def counts(self) -> pd.DataFrame:
@@ -191,7 +194,8 @@ class Store:
         result = counts.reindex(index=index, columns=[*known.values(), "other"], fill_value=0)
         rows = {}
         for workload in self.workloads():
-            metadata = pq.read_metadata(self._measurements_file(workload))
+            with _opened(self._measurements_file(workload)) as file:
+                metadata = pq.read_metadata(file)
             for i in range(metadata.num_row_groups):
                 group = metadata.row_group(i)
                 if group.num_rows:
@@ -206,7 +210,8 @@ class Store:
         status: Collection[str] | None,
         first: int | None,
     ) -> pa.Table:
-        with pq.ParquetFile(self._measurements_file(workload), pre_buffer=True) as file:
+        path = self._measurements_file(workload)
+        with _opened(path) as source, pq.ParquetFile(source, pre_buffer=True) as file:
             known = [name for name in file.schema_arrow.names if name not in schemas.RESERVED]
             missing = [name for name in metrics or () if name not in known]
             if missing:
@@ -261,7 +266,8 @@ class Store:
         """One of the small tables, read once: tables in a folder never change."""
         if name not in self._small:
             try:
-                table = pq.read_table(self._tables / f"{name}.parquet", partitioning=None)
+                with _opened(self._tables / f"{name}.parquet") as file:
+                    table = pq.read_table(file, partitioning=None)
             except FileNotFoundError:
                 raise StoreMissing(
                     f"{self._tables}: the tables are gone; they were ingested anew, so open the store again"
@@ -278,6 +284,17 @@ class Store:
         return UnknownWorkload(
             f"{self.path} holds no workload {workload!r}; {hint} (batchscience workloads lists them)"
         )
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file for the Parquet reader: mapped where it is local, else a stream that can seek."""
+    if filesystem(path) is None:
+        with pa.memory_map(str(path)) as mapped:
+            yield mapped
+    else:
+        with path.open("rb") as stream:
+            yield stream
 
 
 def load_workload(
@@ -297,7 +314,7 @@ def load_workload(
     metrics, status, first
         As in `Store.measurements`.
     data : path, optional
-        Folder of the store; by default the user's own, and the bundled tables where that has none.
+        Folder or URL of the store; by default the user's own.
 
     Returns
     -------

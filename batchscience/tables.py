@@ -9,6 +9,7 @@
         measurements/<workload>.parquet
 
 A reader follows ``CURRENT``, which is replaced by one rename; so it sees the old tables or the new.
+In an object store there is no rename, but one small object is written whole: ``CURRENT`` comes last.
 A folder that holds ``manifest.json`` itself is a store too: that is how tables are shipped.
 """
 
@@ -20,6 +21,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from urllib.parse import quote
 
 from .errors import BatchScienceError, SchemaError, StoreMissing
 from .layout import write_whole
+from .places import filesystem
 from .schemas import SCHEMA_NUMBER
 
 MANIFEST = "manifest.json"
@@ -121,6 +124,11 @@ def staging(store: Path) -> Iterator[Path]:
     BatchScienceError
         If another process is writing into the same store.
     """
+    if filesystem(store) is not None:
+        # Object stores have no locks: it is for the user to let one process write at a time.
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+        return
     store.mkdir(parents=True, exist_ok=True)
     with (store / _LOCK).open("a+") as lock:
         try:
@@ -161,11 +169,24 @@ def publish(store: Path, staged: Path, sources: dict[str, str | None]) -> Path:
         with (staged / name).open("rb") as file:
             contents.update(hashlib.file_digest(file, "sha256").digest())
     final = store / f"tables-{contents.hexdigest()[:16]}"
-    if not final.exists():
-        staged.rename(final)
-    write_whole(store / CURRENT, final.name + "\n")
+    if filesystem(store) is not None:
+        _upload(staged, final, [*names, MANIFEST])
+        (store / CURRENT).write_text(final.name + "\n", encoding="utf-8")
+    else:
+        if not final.exists():
+            staged.rename(final)
+        write_whole(store / CURRENT, final.name + "\n")
     _clear(store)
     return final
+
+
+def _upload(staged: Path, final: Path, names: list[str]) -> None:
+    """Copy tables to a URL, the manifest last: without it the folder holds no tables."""
+    for name in names:
+        target = final / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (staged / name).open("rb") as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 22)
 
 
 def _clear(store: Path) -> None:
@@ -174,6 +195,10 @@ def _clear(store: Path) -> None:
         current = (store / CURRENT).read_text(encoding="utf-8").strip()
     except OSError:
         current = ""
-    for path in store.iterdir():
+    remote = filesystem(store)
+    for path in list(store.iterdir()):
         if path.is_dir() and path.name != current and path.name.startswith((_STAGED, "tables-")):
-            shutil.rmtree(path, ignore_errors=True)
+            if remote is not None:
+                remote.rm(path.path, recursive=True)  # type: ignore[attr-defined]
+            else:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,61 @@
+"""Paths on this machine and in object stores: a URL that fsspec opens may stand wherever a folder may."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from .errors import BatchScienceError
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL, such as ``s3://bucket/folder`` or ``memory://folder``.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/tables"), is_url("/tmp/tables")
+    (True, False)
+    """
+    return "://" in str(path)
+
+
+def place(path: str | os.PathLike[str]) -> Path:
+    """A local path, or for a URL an object that is used like one.
+
+    Raises
+    ------
+    BatchScienceError
+        If the file system of the URL needs a package that is not installed.
+    """
+    if not is_url(path):
+        return Path(path)
+    from upath import UPath
+
+    try:
+        opened = UPath(str(path))
+        _ = opened.fs
+    except (ImportError, ValueError) as error:
+        raise BatchScienceError(f"{path}: {error}; install the fsspec package for it") from None
+    return cast(Path, opened)
+
+
+def filesystem(path: Path) -> Any:
+    """The fsspec file system of a `place`; None for a local path."""
+    return getattr(path, "fs", None)
+
+
+@contextlib.contextmanager
+def local_copy(path: Path) -> Iterator[Path]:
+    """A file or folder on this machine: the path itself, or a copy of what lies at a URL."""
+    remote = filesystem(path)
+    if remote is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / path.name
+        remote.get(path.path, str(target), recursive=remote.isdir(path.path))  # type: ignore[attr-defined]
+        yield target
