@@ -111,9 +111,9 @@ def test_the_closed_form_of_the_quadratic_agrees_with_many_simulated_runs(batch_
 
 def test_steps_to_a_loss_are_where_the_closed_form_crosses_it():
     bowl = data.NoisyQuadratic()
-    steps = bowl.steps_to_loss(2.0, 32, 0.2)
-    assert bowl.expected_loss(steps, 32, 0.2) < 2.0 <= bowl.expected_loss(steps - 1e-6, 32, 0.2)
-    assert bowl.steps_to_loss(2.0, 1, 1.0) == np.inf
+    steps = bowl.steps_to_loss(8.0, 32, 0.2)
+    assert bowl.expected_loss(steps, 32, 0.2) < 8.0 <= bowl.expected_loss(steps - 1e-6, 32, 0.2)
+    assert bowl.steps_to_loss(8.0, 1, 1.0) == np.inf
 
 
 def _write_idx(path: Path, array: np.ndarray) -> None:

@@ -279,10 +279,10 @@ class NoisyQuadratic:
     quadratic model, section 3.
     """
 
-    dimensions: int = 256
+    dimensions: int = 1024
     condition: float = 20.0
     noise: float = 1.0
-    population: int = 8192
+    population: int = 4096
 
     @property
     def curvatures(self) -> Array:
@@ -317,7 +317,7 @@ class NoisyQuadratic:
         low, high = 0.0, 1.0
         while self.expected_loss(high, batch_size, learning_rate) >= goal:
             low, high = high, 2 * high
-        for _ in range(60):
+        for _ in range(40):
             middle = (low + high) / 2
             if self.expected_loss(middle, batch_size, learning_rate) >= goal:
                 low = middle
@@ -325,12 +325,12 @@ class NoisyQuadratic:
                 high = middle
         return high
 
-    def fewest_steps(self, goal: float, batch_size: float, *, largest_rate: float = 1.0) -> float:
+    def fewest_steps(self, goal: float, batch_size: float, *, largest_rate: float = 0.3) -> float:
         """Steps to the goal with the best constant learning rate up to `largest_rate`."""
-        rates = largest_rate * np.geomspace(1e-6, 1.0, 1200)
+        rates = largest_rate * np.geomspace(1e-6, 1.0, 400)
         return min(self.steps_to_loss(goal, batch_size, float(rate)) for rate in rates)
 
-    def critical_batch_size(self, goal: float, *, largest_rate: float = 1.0) -> float:
+    def critical_batch_size(self, goal: float, *, largest_rate: float = 0.3) -> float:
         """Where the two asymptotes cross: examples needed by tiny batches / steps needed by huge ones."""
         tiny, huge = 1e-3, 1e9
         examples = tiny * self.fewest_steps(goal, tiny, largest_rate=largest_rate)

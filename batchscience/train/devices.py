@@ -215,6 +215,14 @@ def _split_cpu(count: int) -> None:
 
 def _tpu(name: str, address: str | None) -> Devices:
     resolver_class = tf.distribute.cluster_resolver.TPUClusterResolver
+    if address is not None and (place := re.fullmatch(r"grpc://(.+):(\d+)", address)):
+        # TensorFlow itself would wait for minutes for a server that is not there.
+        try:
+            socket.create_connection((place[1], int(place[2])), timeout=10).close()
+        except OSError as error:
+            raise TrainingError(
+                f"device {name!r}: looked for a TPU named {address!r}, found nothing there: {error}"
+            ) from None
     try:
         resolver = resolver_class(tpu="local" if address is None else address)
         if address is not None and address != "local":

@@ -166,8 +166,8 @@ OWN_WORKLOADS = (
     _own("parabola/tanh_5/momentum", Goal("val/squared_error", 1e-3)),
     _own(
         "noisy_quadratic/quadratic/sgd",
-        Goal("train/loss", 2.0),
-        space=SearchSpace((Parameter("learning_rate", "DOUBLE", 1e-3, 1.0, "LOG_SCALE"),)),
+        Goal("train/loss", 8.0),
+        space=SearchSpace((Parameter("learning_rate", "DOUBLE", 1e-3, 0.3, "LOG_SCALE"),)),
         rule=_EVERY_STEP,
     ),
 )
