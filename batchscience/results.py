@@ -86,12 +86,13 @@ def steps_to_goal(
     codes = [_codes(table[name]) for name in key]
     step = table["step"].to_numpy(dtype=np.int64)
     values, measured = _values(table[goal.metric])
-    order = _order([*codes, step])
-    if order is not None:
+    order = None
+    starts = _run_starts(codes)
+    if not _sorted(codes, step, starts):
+        order = _sorting([*codes, step])
         codes = [code[order] for code in codes]
         step, values, measured = step[order], values[order], measured[order]
-
-    starts = _run_starts(codes)
+        starts = _run_starts(codes)
     if not goal.maximize:
         first = starts[(step[starts] == 0) & measured[starts]]
         by_study = dict(zip(key, codes, strict=True))
@@ -155,23 +156,30 @@ class _Crossings:
         counted: NDArray[np.bool_],
         met: NDArray[np.bool_],
     ) -> _Crossings:
-        if not counted.all():
-            kept = np.flatnonzero(counted)
-            starts = np.searchsorted(kept, starts).astype(np.int64)
-            step, met = step[kept], met[kept]
         ends = np.append(starts[1:], len(step)).astype(np.int64)
         result = cls(*(np.full(len(starts), -1, dtype=np.int64) for _ in range(3)))
-        some = ends > starts
-        result.until[some] = step[ends[some] - 1]
-        hits = np.flatnonzero(met)
+        kept = None if counted.all() else np.flatnonzero(counted)
+
+        def last_counted(before: NDArray[np.int64], rows_from: NDArray[np.int64]) -> NDArray[np.int64]:
+            """The last row that counts before each of some, not before the start of its trial; else −1."""
+            if kept is None:
+                rows = before - 1
+            else:
+                place = np.searchsorted(kept, before) - 1
+                rows = np.where(place >= 0, kept[np.maximum(place, 0)] if len(kept) else -1, -1)
+            return np.where(rows >= rows_from, rows, -1)
+
+        last = last_counted(ends, starts)
+        result.until[last >= 0] = step[last[last >= 0]]
+        hits = np.flatnonzero(met if kept is None else met & counted)
         first_hit = np.searchsorted(hits, starts)
         reached = np.zeros(len(starts), dtype=bool)
         inside = first_hit < len(hits)
         reached[inside] = hits[first_hit[inside]] < ends[inside]
         rows = hits[first_hit[reached]]
         result.steps[reached] = step[rows]
-        before = np.flatnonzero(reached)[rows > starts[reached]]
-        result.after[before] = step[rows[rows > starts[reached]] - 1]
+        before = last_counted(rows, starts[reached])
+        result.after[np.flatnonzero(reached)[before >= 0]] = step[before[before >= 0]]
         return result
 
 
@@ -590,11 +598,13 @@ def key_columns(table: pd.DataFrame, *, needed: Any) -> pd.DataFrame:
     return table
 
 
-def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
-    """Numbers that sort and group like the column."""
+def _codes(column: pd.Series[Any]) -> NDArray[Any]:
+    """Whole numbers, of any width, that sort and group like the column."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        rank = np.argsort(np.argsort(column.cat.categories.astype(str)))
-        return rank[column.cat.codes.to_numpy()].astype(np.int64)
+        names, codes = column.cat.categories.astype(str), column.cat.codes.to_numpy()
+        if names.is_monotonic_increasing:
+            return codes
+        return np.argsort(np.argsort(names))[codes]
     if pd.api.types.is_integer_dtype(column.dtype):
         return column.to_numpy(dtype=np.int64)
     codes, _ = pd.factorize(column, sort=True)
@@ -610,21 +620,24 @@ def _values(column: pd.Series[Any]) -> tuple[NDArray[np.float64], NDArray[np.boo
     return column.to_numpy(dtype=np.float64, na_value=np.nan), column.notna().to_numpy(dtype=bool)
 
 
-def _order(keys: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:
-    """The order that sorts rows by these keys; None when they are sorted."""
-    if len(keys[0]) < 2:
-        return None
-    undecided = np.ones(len(keys[0]) - 1, dtype=bool)
-    for key in keys:
-        if np.any(undecided & (key[1:] < key[:-1])):
-            return _sorting(keys)
-        undecided &= key[1:] == key[:-1]
-        if not undecided.any():
-            return None
-    return None
+def _sorted(codes: list[NDArray[Any]], step: NDArray[np.int64], starts: NDArray[np.int64]) -> bool:
+    """Whether rows are sorted by these codes and the step, given where the codes change."""
+    if len(step) < 2:
+        return True
+    falls = step[1:] < step[:-1]
+    falls[starts[1:] - 1] = False
+    if falls.any():
+        return False
+    undecided = np.ones(max(len(starts) - 1, 0), dtype=bool)
+    for code in codes:
+        first = code[starts]
+        if np.any(undecided & (first[1:] < first[:-1])):
+            return False
+        undecided &= first[1:] == first[:-1]
+    return True
 
 
-def _sorting(keys: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _sorting(keys: list[NDArray[Any]]) -> NDArray[np.int64]:
     """The order that sorts by several keys: as one number where they fit, which is many times faster."""
     lows = [int(key.min()) for key in keys]
     spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
@@ -633,11 +646,11 @@ def _sorting(keys: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     combined = np.zeros(len(keys[0]), dtype=np.int64)
     for key, low, span in zip(keys, lows, spans, strict=True):
         combined *= span
-        combined += key - low
+        combined += key.astype(np.int64) - low
     return np.argsort(combined, kind="stable").astype(np.int64)
 
 
-def _run_starts(codes: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _run_starts(codes: list[NDArray[Any]]) -> NDArray[np.int64]:
     if not len(codes[0]):
         return np.zeros(0, dtype=np.int64)
     change = np.zeros(len(codes[0]), dtype=bool)
