@@ -186,6 +186,8 @@ class Regimes:
             "smallest": measured.smallest,
             "largest": measured.largest,
             "not_reached": len(measured.not_reached),
+            "perfect_crossing": measured.perfect_crossing,
+            "useful_crossing": measured.useful_crossing,
             "trials": self.trials,
             "reached": self.reached,
             "grid": measured.grid,

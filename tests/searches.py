@@ -97,6 +97,8 @@ class Outcome:
     useful_by_law: bool
     perfect_measured: bool
     useful_measured: bool
+    perfect_crossing: bool
+    useful_crossing: bool
 
 
 def outcome(
@@ -117,6 +119,8 @@ def outcome(
         _within_two(by_law.useful_to, by_law.useful_censored, useful),
         _within_two(measured.perfect_to, measured.perfect_censored, perfect),
         _within_two(measured.useful_to, measured.useful_censored, useful),
+        _within_two(measured.perfect_crossing or measured.perfect_to, measured.perfect_censored, perfect),
+        _within_two(measured.useful_crossing or measured.useful_to, measured.useful_censored, useful),
     )
 
 

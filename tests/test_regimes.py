@@ -598,6 +598,8 @@ FIELDS = [
     "smallest",
     "largest",
     "not_reached",
+    "perfect_crossing",
+    "useful_crossing",
     "trials",
     "reached",
     "grid",
