@@ -433,7 +433,8 @@ def _begin(study: Study, place: Path, seed: int) -> None:
         raise TrainingError(
             f"{place}: a study of another origin is there ({error}); take another folder"
         ) from None
-    wanted = {**file.model_dump(), **json.loads(run.text())}
+    # As JSON a fact that is null would be absent, and its absence no difference.
+    wanted = {**file.model_dump(), **run.model_dump()}
     differing = sorted(
         key for key in wanted if key != "source" and _plain(wanted[key]) != _plain(held.get(key))
     )
