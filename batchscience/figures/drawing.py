@@ -180,8 +180,12 @@ def laid_out(figure: Figure) -> Figure:
     """The figure with its layout done, once for all formats, and the same in every run."""
     # A canvas of its own: no window, and no backend chosen for whoever imports this.
     FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return figure
+    engine.execute(figure)
+    # With any engine left, even one that does nothing, each format would draw the figure twice.
+    figure.set_layout_engine(None)
     for ax in figure.axes:
         # The last digits of the layout change from run to run, and names in SVG files with them.
         x, y, width, height = (round(number, 6) for number in ax.get_position().bounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgba
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from . import style
@@ -254,7 +255,7 @@ def _draw_contours(ax: Axes, levels: Sequence[float]) -> None:
         label = "_nolegend_"
         if math.log10(ends[1] / ends[0]) > 0.8:
             ax.annotate(
-                f"$10^{{{round(math.log10(level))}}}$",
+                _power(10, level),
                 (ends[1], ends[1] / level),
                 xytext=(-1, -1),
                 textcoords="offset points",
@@ -677,8 +678,16 @@ def _scale(ax: Axes, name: Literal["x", "y"], limits: Limits, *, base: int | Non
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     else:
         axis.set_major_locator(LogLocator(base=base, numticks=most))
-        axis.set_major_formatter(LogFormatterMathtext(base=base, labelOnlyBase=True))
+        axis.set_major_formatter(FuncFormatter(partial(_power, base)))
     axis.set_minor_locator(NullLocator())
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _power(base: int, value: float, _: int | None = None) -> str:
+    """A tick label such as 2¹⁰.  In plain characters: formulas take most of the time of a figure."""
+    return f"{base}{str(round(math.log(value, base))).translate(_RAISED)}"
 
 
 def _draw_band(

@@ -86,6 +86,7 @@ class RawCurves:
     store: Store
     _answers: dict[Ask, Answer] = field(default_factory=dict)
     _reasons: dict[Ask, Exception] = field(default_factory=dict)
+    _studies: dict[Ask, pd.DataFrame] = field(default_factory=dict)
     _workloads: frozenset[str] | None = None
 
     @property
@@ -149,7 +150,7 @@ class RawCurves:
             except NothingToDraw as error:
                 missing.append(error)
                 continue
-            table, more = self._points(panel, ask.series, answer.table)
+            table, more = self._points(panel, ask, answer.table)
             parts.append(labelled(table, panel, ask.series))
             notes += [*answer.notes, *more]
         if not parts:
@@ -167,14 +168,20 @@ class RawCurves:
             A row is a study: ``batch_size``, ``value`` (steps, missing = not reached), ``trial``,
             ``after``, ``reached``, ``trials``, ``best_of_k``, ``best_of_low``, ``best_of_high``, ``k``.
         """
-        return _steps_table(self.answer(Ask("steps", series, first)).table)
+        return self._steps(Ask("steps", series, first))
 
-    def _points(self, panel: Panel, series: Series, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    def _steps(self, ask: Ask) -> pd.DataFrame:
+        if ask not in self._studies:
+            self._studies[ask] = _steps_table(self.answer(ask).table)
+        return self._studies[ask]
+
+    def _points(self, panel: Panel, ask: Ask, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+        series = ask.series
         if panel.quantity == "settings":
             return _outcomes(table, series), []
         if panel.quantity == "best_value":
             return table, []
-        steps = _steps_table(table)
+        steps = self._steps(ask)
         notes = _notes_on_searches(steps, series)
         if panel.quantity == "relative_steps":
             assert panel.normalized_at is not None

@@ -14,7 +14,6 @@ StyleName = Literal["paper", "talk"]
 
 # Text as outlines in SVG: it looks the same where the font is missing.  Type 42 keeps PDF text searchable.
 _COMMON: Mapping[str, Any] = {
-    "figure.constrained_layout.use": True,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "font.family": "sans-serif",
