@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import sys
@@ -436,6 +437,75 @@ def report(
 
     chosen = _goal_if_any(metric, goal, maximize)
     _say(f"written: {write_report(workloads, _store_if_any(data, needed=False), out, goal=chosen)}")
+
+
+@app.command()
+def train(
+    workload: Annotated[
+        str | None,
+        typer.Argument(help="dataset/model/optimizer, or a file my_workload.py.", show_default=False),
+    ] = None,
+    batch_size: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Of each batch size.")] = 100,
+    steps: Annotated[int | None, typer.Option(min=1, help="Most updates of a trial.")] = None,
+    examples: Annotated[int | None, typer.Option(min=1, help="Most training examples of a trial.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Most time that a trial spends in updates.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the search and of every trial.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, cpu:N, gpu, gpu:N, tpu, tpu:ADDRESS or workers (of $TF_CONFIG).")
+    ] = "cpu",
+    local_workers: Annotated[
+        int | None, typer.Option(min=1, help="Train in so many processes started here.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Where trials run.")] = "local",
+    accumulate: Annotated[int, typer.Option(min=1, help="Parts of each replica's share of a batch.")] = 1,
+    stop_at_goal: Annotated[
+        bool, typer.Option("--stop-at-goal", help="End a trial there; cuts curves short.")
+    ] = False,
+    noise_at: Annotated[
+        list[int] | None, typer.Option(help="Measure the gradient noise scale at this step; repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the raw layout.")] = Path("studies"),
+    datasets: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the workloads.")] = False,
+) -> None:
+    """Train studies of a workload and write them in the published layout; the same command goes on."""
+    from .train import Limits, NoiseRule, Study, known_workloads, run_study, workload_named
+
+    if list_ or workload is None:
+        for name, what in known_workloads().items():
+            typer.echo(f"{name:<66}  {what}")
+        return
+    if local_workers is not None:
+        raise typer.Exit(_train_with_workers(local_workers))
+    noise = NoiseRule(tuple(noise_at)) if noise_at else None
+    found = workload_named(workload)
+    try:
+        limits = Limits(steps, examples, seconds)
+        studies = [Study(found, size, limits, accumulate, stop_at_goal, noise) for size in batch_size or [64]]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    for study in studies:
+        with _progress_bar(study.name, unit="trials") as progress:
+            count = itertools.count(1)
+            report = run_study(
+                study, out, trials=trials, seed=seed, device=device, engine=engine, datasets=datasets,
+                on_trial=lambda *_, bar=progress, done=count: bar(next(done), None),
+            )  # fmt: skip
+        _say(f"{report.folder}: {len(report.trained)} trials trained, {len(report.found)} were there")
+        for trial, who in {**report.held, **report.failed}.items():
+            _say(f"{study.name}: trial {trial} not finished here: {who}")
+
+
+def _train_with_workers(workers: int) -> int:
+    """The command of this process in several ones that train each trial together."""
+    from .train.devices import run_local_workers
+
+    given = sys.argv[1:]
+    at = next(i for i, word in enumerate(given) if word.startswith("--local-workers"))
+    del given[at : at + (1 if "=" in given[at] else 2)]
+    start = "from batchscience.cli import app; app()"
+    return run_local_workers([sys.executable, "-c", start, *given, "--device", "workers"], workers)
 
 
 def _goal_if_any(metric: str | None, threshold: float | None, maximize: bool) -> Goal | None:
