@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from batchscience.layout import finished_trials
 from batchscience.train import EvaluationRule, Limits, Study, workload_named
 from batchscience.train.engine import Engine, Train, engine_named
 from batchscience.train.study import Sweep, run_sweeps
@@ -88,30 +89,39 @@ def driver(out: str, log: str, trials: str, steps: str, engine: str, workers: st
 
 
 def kills(out: str, log: str, trials: str, steps: str, count: str) -> None:
-    """Train a study with the engine ``local``, killed at so many random moments; print at what progress.
+    """Train a study with the engine ``local``, killed at so many random moments.
+
+    Prints the exit status of each driver and the number of trials finished by then.
 
     The drivers are forked from this process, which has imported TensorFlow and run nothing, so that a new one
     need not import it.
     """
-    import tensorflow  # noqa: F401  (for the forked drivers)
+    import keras
+    import scipy.stats
+    import tensorflow
 
+    import batchscience.train.loop
+
+    assert {keras, scipy.stats, tensorflow, batchscience.train.loop}
     rng = random.Random(5)
     held = []
+    place = Path(out) / small_study(int(steps)).name
     for number in range(int(count) + 1):
         pid = os.fork()
         if pid == 0:
             driver(out, log, trials, steps, "local", "0")
             os._exit(0)
         if number < int(count):
-            known = len(begun(Path(log)))
-            while len(begun(Path(log))) == known and not os.waitid(
+            # The first trial of a driver also compiles; moments after it are as likely as within it.
+            until = len(begun(Path(log))) + rng.randint(1, 4)
+            while len(begun(Path(log))) < until and not os.waitid(
                 os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
             ):
                 time.sleep(0.005)
-            time.sleep(rng.uniform(0, 0.3))
+            time.sleep(rng.uniform(0, 0.1))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        held.append(os.waitstatus_to_exitcode(status))
+        held.append((os.waitstatus_to_exitcode(status), len(finished_trials(place))))
     sys.stdout.write(json.dumps(held))
 
 

@@ -356,6 +356,11 @@ class Sweep:
         """Let go of what is claimed."""
         while self._claims:
             self._claims.popitem()[1].close()
+        finished = {str(trial) for trial in finished_trials(self.place)}
+        for remains in (self.place / _LOCKS).glob("*"):
+            # A process that was killed leaves locks and checkpoints; of finished trials nobody needs them.
+            if remains.name.partition(".")[0] in finished:
+                remains.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             (self.place / _LOCKS).rmdir()
 
