@@ -11,7 +11,6 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,7 +24,7 @@ from batchscience.figures.drawing import _module, panels_of, tables_of
 from batchscience.figures.goal_of_workload import goal_for
 from batchscience.figures.raw import RawCurves
 from batchscience.figures.report import write_report
-from batchscience.figures.sources import NothingToDraw, PanelTables, PublishedPoints, Scope
+from batchscience.figures.sources import NothingToDraw, PublishedPoints
 from batchscience.figures.splits import on_split
 from batchscience.figures.style import STYLES
 from batchscience.goals import Goal
@@ -574,9 +573,3 @@ def test_a_report_on_an_unknown_workload_is_refused(only_mnist: Store, tmp_path:
     with pytest.raises(UnknownWorkload):
         write_report(["mnist/nothing/sgd"], None, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
-
-
-def test_settings_of_figure_scope_are_plain_values() -> None:
-    assert Scope() == Scope(None, None)
-    table = PanelTables(paper.FIGURE_1[0], pd.DataFrame({"value": [np.nan]}), pd.DataFrame())
-    assert table.more == {}
