@@ -1,4 +1,4 @@
-"""Paths on this machine and in object stores: a URL that fsspec opens may stand wherever a folder may."""
+"""Where things lie: bundled with the package, on this machine, or at a URL that fsspec opens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from .errors import BatchScienceError
+from .errors import BatchScienceError, StoreMissing
+
+_HERE = Path(__file__).resolve().parent
+
+# In order of preference: beside this module in a wheel, at the top of the repository in a checkout.
+_PLACES = (_HERE / "_data", _HERE.parent / "data")
+
+
+def bundled(name: str) -> Path:
+    """Where a bundled file or folder lies.
+
+    Parameters
+    ----------
+    name : str
+        Path below ``data/`` of the repository, for example ``"published/studies.csv"``.
+
+    Returns
+    -------
+    pathlib.Path
+        An existing path, in the installed package or in the checkout.
+
+    Raises
+    ------
+    StoreMissing
+        If the file came with neither.
+
+    Examples
+    --------
+    >>> bundled("published/studies.csv").name
+    'studies.csv'
+    """
+    for place in _PLACES:
+        if (place / name).exists():
+            return place / name
+    looked = " and ".join(str(place) for place in _PLACES)
+    raise StoreMissing(
+        f"the bundled data have no {name!r} (looked in {looked}); was the package installed whole?"
+    )
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:

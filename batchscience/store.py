@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from . import schemas, tables
 from .errors import StoreMissing, UnknownMetric, UnknownWorkload
 from .layout import COMPLETE
-from .places import filesystem, place
+from .places import bundled, filesystem, place
 
 DATA_VARIABLE = "BATCHSCIENCE_DATA"
 
@@ -58,6 +58,17 @@ class Store:
         self._tables = tables.tables_folder(self.path)
         self.manifest = tables.read_manifest(self._tables)
         self._small: dict[str, pa.Table] = {}
+
+    @classmethod
+    def bundled(cls) -> Store:
+        """The studies that were trained with this package and come with it.
+
+        Raises
+        ------
+        StoreMissing
+            If the package was installed without them.
+        """
+        return cls(bundled("studies/tables"))
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
