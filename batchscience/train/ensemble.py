@@ -25,9 +25,15 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
-ORDER_BYTES_PER_CALL = 1 << 22
+ORDER_BYTES_PER_CALL = 1 << 20
 MOST_BYTES = 1 << 32
 """Most memory that the weights, slots, gradients and activations of trials at once may need."""
+
+CACHE_BYTES = 1 << 21
+"""What a strand should need on a CPU: its numbers then stay in one processor's cache from step to step."""
+
+FEWEST_LANES = 4
+"""Strands of a CPU are no narrower, however much a trial needs: fewer gain nothing over one after another."""
 
 WORTH_COMPILING = 1e11
 """Floating-point operations that a narrower program must save: about what its compilation costs."""
@@ -102,6 +108,10 @@ class Ensemble:
         self._advance = self._program(self._many)
         self._measure = self._program(self._sums)
         self._ready: set[int] = set()
+        self.widest: int | None = None
+        """Most lanes of a strand; None for no limit."""
+        if trainer.devices.kind == "cpu":
+            self.widest = max(FEWEST_LANES, CACHE_BYTES // bytes_of_a_trial(trainer, trainer.share))
 
     def _program(self, of: Callable[..., Any]) -> Any:
         devices, compiled = self.trainer.devices, tf.function(of, jit_compile=True, autograph=False)
@@ -200,10 +210,12 @@ class Ensemble:
             strands.append(_Strand(lanes, state, self._settings(lanes)))
         return strands
 
-    def _width(self, runs: int, at_most: int) -> int:
-        """Lanes of a strand: as few as hold the runs, in powers of two so that few programs are compiled."""
-        fewest = math.ceil(runs / self.threads)
-        return min(1 << (fewest - 1).bit_length(), at_most)
+    def width(self, runs: int) -> int:
+        """Lanes of each strand for so many runs: evenly over the threads, as many as the cache holds."""
+        strands = self.threads
+        if self.widest is not None:
+            strands *= math.ceil(runs / (self.threads * self.widest))
+        return math.ceil(runs / strands)
 
     def steps_per_call(self, width: int) -> int:
         """Most steps of one call of the program."""
@@ -307,15 +319,14 @@ def alone_because(trainer: Trainer, limits: Limits) -> str | None:
     return None
 
 
-def bytes_of_a_trial(trainer: Trainer) -> int:
-    """Memory that one more trial needs: weights, slots, gradients, and activations forth and back."""
+def bytes_of_a_trial(trainer: Trainer, examples: int) -> int:
+    """Memory that a trial needs: weights, slots, gradients, and activations of examples forth and back."""
     spec = trainer.data_set.input_spec()
     graph = tf.Graph()
     with graph.as_default():
         weights = [tf.zeros(w.shape) for w in trainer.network.weights]
         statistics = [tf.zeros(s.shape) for s in trainer.network.statistics]
         before = set(graph.get_operations())
-        examples = max(trainer.share, trainer._parts[0][1].shape[1])
         trainer.network.apply(weights, statistics, tf.zeros((examples, *spec.shape), spec.dtype), True)
         made = [t for op in graph.get_operations() if op not in before for t in op.outputs]
     activations = sum(t.shape.num_elements() or 0 for t in made if t.dtype.is_floating)
@@ -353,14 +364,15 @@ def run_trials(
 
     Notes
     -----
-    All members are measured at the same steps.  One that diverges or reaches the goal leaves; when half
-    of the lanes are idle the others move together into a program of half the width, if what remains is
-    worth its compilation.  ``seconds`` of an outcome is the trial's share of the time.
+    All members are measured at the same steps.  One that diverges or reaches the goal leaves; the others
+    move together when they fill fewer strands, or narrower ones if what remains is worth compiling a
+    program for.  ``seconds`` of an outcome is the trial's share of the time.
     """
     trainer = ensemble.trainer
     if (reason := alone_because(trainer, limits)) is not None:
         raise CannotBatchError(reason)
-    most = max(1, MOST_BYTES // bytes_of_a_trial(trainer))
+    examples = max(trainer.share, trainer._parts[0][1].shape[1])
+    most = max(1, MOST_BYTES // bytes_of_a_trial(trainer, examples))
     if most < len(members):
         log.info("memory holds %d trials of %s at a time", most, trainer.data_set.name)
     # After an interruption not all need be at one step; those that are go together.
@@ -416,7 +428,7 @@ class _Chunk:
         self.last = limits.steps_at(ensemble.trainer.batch_size)
         self.rule = rule
         stacked = [np.stack(arrays) for arrays in zip(*(arrays for _, arrays in group), strict=True)]
-        self.width = ensemble._width(len(self.runs), len(self.runs))
+        self.width = ensemble.width(len(self.runs))
         self.strands = ensemble._strands(self.runs, stacked, self.width)
         checkpoints = [run.member.checkpoint for run in self.runs if run.member.checkpoint is not None]
         self.every = min((checkpoint.every for checkpoint in checkpoints), default=None)
@@ -515,16 +527,19 @@ class _Chunk:
         self.strands = [s for s in self.strands if any(run is not None for run in s.lanes)]
 
     def _narrow(self) -> None:
-        """Move what is left into narrower strands, if that saves more than it costs."""
-        alive, trainer = self.alive, self.ensemble.trainer
+        """Move what is left into fewer or narrower strands, if that saves more than it costs."""
+        alive, trainer = len(self.alive), self.ensemble.trainer
         if not alive or self.last is None:
             return
-        width = self.ensemble._width(len(alive), self.width)
-        saved = len(self.strands) * self.width - math.ceil(len(alive) / width) * width
+        # Widths halve, so that few programs are compiled.
+        width = self.width
+        while width > 1 and alive <= self.ensemble.threads * (width // 2):
+            width //= 2
+        saved = len(self.strands) * self.width - math.ceil(alive / width) * width
         # Forward, backward to the weights, backward to the inputs: two operations each for every weight.
         operations = 6.0 * trainer.network.size * trainer.batch_size
         cost = 0.0 if width in self.ensemble._ready else WORTH_COMPILING
-        if width == self.width or saved * (self.last - self.step) * operations <= cost:
+        if not saved or saved * (self.last - self.step) * operations < cost:
             return
         kept = []
         for strand in self.strands:
