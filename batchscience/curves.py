@@ -60,6 +60,10 @@ class Curves:
         if not parts:
             return pa.table({"trial": pa.array([], pa.int64()), "step": pa.array([], pa.int64())})
         table = pa.concat_tables(parts, promote_options="default")
+        sampled = sum(map(_looks_sampled, parts))
+        if sampled:
+            what = "look like a tracker's sampled export, so that their steps to goal are upper bounds"
+            self.note(Problem(self.path, f"{sampled} curves of 500, 1,000 or 1,500 irregular points {what}"))
         if len(parts) > 1:
             table = table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
         return table
@@ -154,3 +158,15 @@ def _unsettled(curves: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     wrong[1:] |= (trial[1:] == trial[:-1]) & (step[1:] <= step[:-1])
     found: np.ndarray[Any, np.dtype[np.int64]] = np.unique(trial[wrong])
     return found
+
+
+def _looks_sampled(curves: pa.Table) -> int:
+    """How many trials have exactly as many points as trackers sample for export, at uneven steps."""
+    trial, step = curves["trial"].to_numpy(), curves["step"].to_numpy()
+    begins = np.flatnonzero(np.diff(trial, prepend=trial[:1] - 1))
+    lengths = np.diff(begins, append=len(trial))
+    return sum(
+        len(np.unique(np.diff(step[begin : begin + length]))) > 1
+        for begin, length in zip(begins, lengths, strict=True)
+        if length in (500, 1000, 1500)
+    )

@@ -208,6 +208,19 @@ def test_repeated_and_resumed_rows_are_settled_and_noted(tmp_path: Path) -> None
     assert frame.loc[(64, 2), "val/classification_error"].tolist() == [0.9, 0.5, 0.4]
 
 
+def test_a_curve_that_looks_sampled_is_noted(tmp_path: Path) -> None:
+    def curve(steps: list[int]) -> str:
+        return "step,val/e\n" + "".join(f"{step},0.5\n" for step in steps)
+
+    uneven = sorted(random.Random(0).sample(range(100_000), 1000))
+    curves = {1: curve(uneven), 2: curve(uneven[:-1]), 3: curve(list(range(0, 10_000, 10))), 4: curve([])}
+    report = ingest(write_files(tmp_path / "raw", study_files(curves)), tmp_path / "s")
+    assert report.problems == ()
+    assert [note.path for note in report.notes] == [STUDY]
+    assert "1 curves of 500, 1,000 or 1,500 irregular points" in report.notes[0].what
+    assert "upper bounds" in report.notes[0].what
+
+
 def test_unknown_keys_are_reported_and_other_settings_kept(tmp_path: Path) -> None:
     parameters: dict[str, Any] = {
         "learning_rate": "0.25",
