@@ -134,7 +134,7 @@ def main() -> None:
     held = []
     for data_set, model, widths, batch_size in (
         (digits(), "fc_128_128_128", (128, 128, 128), 16),
-        (mnist1d(), "fc_128_128_128", (128, 128, 128), 64),
+        (mnist1d(), "fc_100_100", (100, 100), 64),
     ):
         assert isinstance(data_set.train, Split)
         build = fully_connected(data_set.train.inputs.shape[1:], widths)
