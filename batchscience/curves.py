@@ -162,11 +162,14 @@ def _unsettled(curves: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _looks_sampled(curves: pa.Table) -> int:
     """How many trials have exactly as many points as trackers sample for export, at uneven steps."""
-    trial, step = curves["trial"].to_numpy(), curves["step"].to_numpy()
+    trial = curves["trial"].to_numpy()
     begins = np.flatnonzero(np.diff(trial, prepend=trial[:1] - 1))
     lengths = np.diff(begins, append=len(trial))
+    exact = np.isin(lengths, (500, 1000, 1500))
+    if not exact.any():
+        return 0
+    step = curves["step"].to_numpy()
     return sum(
         len(np.unique(np.diff(step[begin : begin + length]))) > 1
-        for begin, length in zip(begins, lengths, strict=True)
-        if length in (500, 1000, 1500)
+        for begin, length in zip(begins[exact], lengths[exact], strict=True)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import gc
 import os
 import threading
 from collections import deque
@@ -141,6 +142,9 @@ def _ingest(
 ) -> IngestReport:
     with contextlib.ExitStack() as stack:
         staged = stack.enter_context(tables.staging(store))
+        # So many small objects come and go that the collector runs often: spare it the imported modules.
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         try:
             old = stack.enter_context(local_copy(tables.tables_folder(store)))
         except StoreMissing:

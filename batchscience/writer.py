@@ -100,18 +100,39 @@ class Spill:
 
 def trial_rows(workload: str, batch_size: int, trials: Mapping[int, TrialFile]) -> pa.Table:
     """Rows of the trials table, from the metadata of some trials of a study."""
-    settings = [_settings(trial.parameters) for trial in trials.values()]
-    names = sorted(set().union(*(numbers for numbers, _ in settings)))
+    files = list(trials.values())
+    settings, others = _numeric_settings(files)
     columns = {
-        "workload": [workload] * len(trials),
-        "batch_size": [batch_size] * len(trials),
-        "trial": list(trials),
-        "status": [trial.status for trial in trials.values()],
-        "steps": [trial.steps for trial in trials.values()],
-        "other_settings": [json.dumps(o, sort_keys=True) if o else None for _, o in settings],
-        **{name: [numbers.get(name) for numbers, _ in settings] for name in names},
+        "workload": pa.array([workload] * len(files)).dictionary_encode(),
+        "batch_size": pa.array([batch_size] * len(files), pa.int64()),
+        "trial": pa.array(list(trials), pa.int64()),
+        "status": pa.array([file.status for file in files], pa.string()),
+        "steps": pa.array([file.steps for file in files], pa.int64()),
+        "other_settings": others,
+        **settings,
     }
-    return pa.table(columns, schema=schemas.trials(names))
+    return pa.Table.from_arrays(list(columns.values()), schema=schemas.trials(settings))
+
+
+def _numeric_settings(files: Sequence[TrialFile]) -> tuple[dict[str, pa.Array], pa.Array]:
+    """A column for each setting that is a number, in order of their names, and the JSON of the others."""
+    names = sorted(set().union(*(file.parameters for file in files)))
+    nothing = pa.nulls(len(files), pa.string())
+    if not any(None in file.parameters.values() for file in files):
+        try:  # Arrow refuses what is no number, and whole numbers that a float does not hold
+            return {
+                schemas.column_name(name, "parameter"): pa.array(
+                    [file.parameters.get(name) for file in files], pa.float64()
+                )
+                for name in names
+            }, nothing
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            pass
+    split = [_settings(file.parameters) for file in files]
+    numeric = sorted(set().union(*(numbers for numbers, _ in split)))
+    columns = {name: pa.array([numbers.get(name) for numbers, _ in split], pa.float64()) for name in numeric}
+    texts = [json.dumps(others, sort_keys=True) if others else None for _, others in split]
+    return columns, pa.array(texts, pa.string())
 
 
 @dataclass(slots=True)
@@ -274,13 +295,22 @@ def _as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _sorted(table: pa.Table, key: Sequence[str]) -> pa.Table:
     """The table sorted by its key, its workloads numbered in the order of their names."""
-    names = np.asarray(table["workload"].cast(pa.string()).to_pylist(), dtype=np.str_)
-    levels, codes = np.unique(names, return_inverse=True)
-    rest = [np.asarray(table[column].to_pylist()) for column in key[1:]]
-    order = np.lexsort([*rest[::-1], codes])
-    names = pa.array(levels.tolist(), pa.string())
-    workload = pa.DictionaryArray.from_arrays(codes[order].astype(np.int32), names)
+    table = table.unify_dictionaries().combine_chunks()
     at = table.column_names.index("workload")
+    column = table.column(at)
+    names = column.chunk(0) if column.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    # Not all names of the dictionary need occur: those of replaced studies are left over.
+    used, codes = np.unique(names.indices.to_numpy(), return_inverse=True)
+    levels = np.asarray(names.dictionary.to_pylist(), dtype=object)[used]
+    rank = np.argsort(np.argsort(levels.astype(np.str_), kind="stable"), kind="stable")
+    codes = rank[codes]
+    rest = [
+        np.asarray(table[name] if pa.types.is_integer(table[name].type) else table[name].to_pylist())
+        for name in key[1:]
+    ]
+    order = np.lexsort([*rest[::-1], codes])
+    sorted_names = pa.array(sorted(levels), pa.string())
+    workload = pa.DictionaryArray.from_arrays(codes[order].astype(np.int32), sorted_names)
     return table.take(pa.array(order)).set_column(at, table.schema.field(at), workload)
 
 
