@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .ingest import IngestReport
     from .regimes import Regimes
     from .store import Store
+    from .train.plan import Plan, Progress
 
 WRONG_USAGE = 2
 
@@ -441,9 +442,12 @@ def report(
 
 @app.command()
 def train(
+    context: typer.Context,
     workload: Annotated[
         str | None,
-        typer.Argument(help="dataset/model/optimizer, or a file my_workload.py.", show_default=False),
+        typer.Argument(
+            help="dataset/model/optimizer, a file my_workload.py, or a plan study.toml.", show_default=False
+        ),
     ] = None,
     batch_size: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Of each batch size.")] = 100,
@@ -457,7 +461,17 @@ def train(
     local_workers: Annotated[
         int | None, typer.Option(min=1, help="Train in so many processes started here.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where trials run.")] = "local",
+    together: Annotated[int, typer.Option(min=1, help="Trials trained at once, as one program.")] = 1,
+    engine: Annotated[str, typer.Option(help="Where trials run: local, processes or ray.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes; by default one per processor.")
+    ] = None,
+    trial_resources: Annotated[
+        str | None, typer.Option(metavar="CPU=1,TPU=4", help="What a trial takes on a Ray cluster.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster that runs; by default one is started here.")
+    ] = None,
     accumulate: Annotated[int, typer.Option(min=1, help="Parts of each replica's share of a batch.")] = 1,
     stop_at_goal: Annotated[
         bool, typer.Option("--stop-at-goal", help="End a trial there; cuts curves short.")
@@ -467,10 +481,16 @@ def train(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the raw layout.")] = Path("studies"),
     datasets: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is to train and about how long it takes.")
+    ] = False,
+    format: OutputFormat = "table",  # noqa: A002
     list_: Annotated[bool, typer.Option("--list", help="List the workloads.")] = False,
 ) -> None:
     """Train studies of a workload and write them in the published layout; the same command goes on."""
-    from .train import Limits, NoiseRule, Study, known_workloads, run_study, workload_named
+    from .train import Limits, NoiseRule, Study, known_workloads, workload_named
+    from .train.engine import parse_resources
+    from .train.plan import Plan
 
     if list_ or workload is None:
         for name, what in known_workloads().items():
@@ -478,6 +498,10 @@ def train(
         return
     if local_workers is not None:
         raise typer.Exit(_train_with_workers(local_workers))
+    resources = parse_resources(trial_resources) if trial_resources is not None else None
+    if workload.endswith(".toml"):
+        _train_plan(_plan_with_options(workload, context, resources), dry_run, format)
+        return
     noise = NoiseRule(tuple(noise_at)) if noise_at else None
     found = workload_named(workload)
     try:
@@ -485,16 +509,109 @@ def train(
         studies = [Study(found, size, limits, accumulate, stop_at_goal, noise) for size in batch_size or [64]]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    for study in studies:
-        with _progress_bar(study.name, unit="trials") as progress:
-            count = itertools.count(1)
-            report = run_study(
-                study, out, trials=trials, seed=seed, device=device, engine=engine, datasets=datasets,
-                on_trial=lambda *_, bar=progress, done=count: bar(next(done), None),
-            )  # fmt: skip
-        _say(f"{report.folder}: {len(report.trained)} trials trained, {len(report.found)} were there")
-        for trial, who in {**report.held, **report.failed}.items():
-            _say(f"{study.name}: trial {trial} not finished here: {who}")
+    plan = Plan(
+        tuple((study, trials) for study in studies), out, seed=seed, device=device, engine=engine,
+        workers=workers, resources=resources, address=ray_address, together=together, datasets=datasets,
+    )  # fmt: skip
+    _train_plan(plan, dry_run, format)
+
+
+def _plan_with_options(path: str, context: typer.Context, resources: dict[str, float] | None) -> Plan:
+    """The plan of a file; options say where it runs, and nothing else but its seed."""
+    from dataclasses import replace
+
+    from .train.plan import read_plan
+
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    elsewhere = {"trial_resources": "resources", "ray_address": "address"}
+    changes = {
+        elsewhere.get(name, name): value
+        for name, value in given.items()
+        if name not in ("workload", "dry_run", "format", "local_workers")
+    }
+    known = {"seed", "device", "engine", "workers", "resources", "address", "together", "out", "datasets"}
+    if wrong := sorted(set(changes) - known):
+        raise typer.BadParameter(f"{', '.join(wrong)}: for a plan this stands in {path}")
+    if resources is not None:
+        changes["resources"] = resources
+    if "engine" in changes:
+        # Options of the file's engine are not those of another.
+        changes = {"workers": None, "resources": None, "address": None, **changes}
+    return replace(read_plan(path), **changes)
+
+
+def _train_plan(plan: Plan, dry_run: bool, format: Format) -> None:  # noqa: A002
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    from .train.plan import expected, found, run_plan
+
+    if dry_run:
+        rows = expected(plan)
+        _print_table(pd.DataFrame([asdict(row) for row in rows]), format)
+        hours, missing = sum(row.seconds or 0.0 for row in rows) / 3600, sum(row.missing for row in rows)
+        _say(f"{missing:,} trials to train, about {hours:.2g} hours if none diverges")
+        return
+    with _plan_progress() as on_progress:
+        reports = run_plan(plan, on_progress=on_progress)
+    for report in reports:
+        for trial, why in {**report.held, **report.failed}.items():
+            _say(f"{report.folder}: trial {trial} not finished here: {why}")
+    _print_table(pd.DataFrame([asdict(row) for row in found(plan)]), format)
+    _say(f"{sum(len(report.trained) for report in reports):,} trials trained, they are in {plan.out}")
+    if any(report.failed for report in reports):
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _plan_progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on standard error for each study that has begun; where that is a file, a line now and then."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[state]}"),
+    )
+    tasks: dict[str, progress.TaskID] = {}
+    said = {"at": 0.0}
+
+    def show(now: Progress) -> None:
+        name, state = f"{now.workload}/{now.batch_size}", _state(now)
+        if not console.is_terminal:
+            if now.done == now.trials or time.monotonic() - said["at"] > SECONDS_BETWEEN_LINES:
+                said["at"] = time.monotonic()
+                _say(f"{name}: {now.done} of {now.trials} trials{state and ', '}{state}")
+            return
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, total=now.trials, state="")
+        bar.update(tasks[name], completed=now.done, state=state)
+
+    with progress.Progress(*columns, console=console) as bar:
+        yield show
+
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def _state(now: Progress) -> str:
+    parts = []
+    if now.steps is not None:
+        parts.append(f"best {now.steps:,} steps (trial {now.trial})")
+    if now.failed:
+        parts.append(f"{now.failed} failed")
+    if now.seconds_left is not None and now.done < now.trials:
+        minutes, seconds = divmod(round(now.seconds_left), 60)
+        parts.append(f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left")
+    return ", ".join(parts)
 
 
 def _train_with_workers(workers: int) -> int:

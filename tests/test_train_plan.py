@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from batchscience.cli import app
 from batchscience.errors import TrainingError
 from batchscience.goals import Goal
 from batchscience.layout import Curve, TrialFile, write_trial
@@ -192,6 +195,45 @@ def test_the_calibration_tells_about_how_long_a_plan_takes(tmp_path: Path) -> No
     assert short.seconds is not None
     assert long.seconds is not None
     assert 0 < 100 * short.seconds < long.seconds
+
+
+def test_the_command_says_what_a_plan_takes_runs_it_and_sums_it_up(tmp_path: Path) -> None:
+    path = written(tmp_path, BOWL.replace("[4, 16]", "[4]"))
+    run = CliRunner()
+    dry = run.invoke(app, ["train", str(path), "--dry-run", "--format", "json"])
+    assert dry.exit_code == 0
+    (row,) = json.loads(dry.stdout)
+    assert (row["missing"], row["total_steps"]) == (3, 120)
+    assert row["seconds"] > 0
+    assert not (tmp_path / "studies").exists()
+    out = ["--out", str(tmp_path / "there"), "--seed", "1", "--format", "json"]
+    done = run.invoke(app, ["train", str(path), *out])
+    assert done.exit_code == 0
+    assert "noisy_quadratic/quadratic/sgd/4: 3 of 3 trials" in done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["complete"] + row["infeasible"] == 3
+    assert (tmp_path / "there" / row["workload"] / "4" / "3").is_dir()
+    again = run.invoke(app, ["train", str(path), *out])
+    assert "0 trials trained" in again.stderr
+    assert json.loads(again.stdout) == [row]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--steps", "5"], 2, "steps: for a plan this stands in"),
+        (["--engine", "slurm"], 1, "expected one of local, processes, ray"),
+        (["--workers", "2"], 1, "belongs to the engine 'processes'"),
+        (["--trial-resources", "CPU"], 1, "expected for example 'CPU=1,TPU=4'"),
+        (["--engine", "ray", "--trial-resources", "CPU=1", "--device", "workers"], 1, "by name"),
+    ],
+)
+def test_options_that_do_not_go_with_a_plan_are_refused(
+    options: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(app, ["train", str(written(tmp_path)), *options])
+    assert done.exit_code == code
+    assert message in " ".join(done.stderr.replace("│", "").split())
 
 
 def by_hand(plan: Plan, curves: dict[int, tuple[float, str, list[float]]]) -> None:

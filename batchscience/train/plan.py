@@ -9,16 +9,18 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import LayoutError, TrainingError
 from ..goals import Goal
 from ..layout import COMPLETE, INCOMPLETE, INFEASIBLE, Curve, TrialFile, finished_trials, read_trial
 from ..spaces import Parameter, SearchSpace
-from .engine import Engine, Failure, Processes, Task, engine_named
+from .engine import Engine, Failure, Processes, Task, Train, engine_named
 from .rules import EvaluationRule, Limits, NoiseRule
 from .study import Study, StudyReport, Sweep, missing_trials, run_sweeps
 from .work import TrainedTrial, TrialWork
@@ -458,40 +460,37 @@ def _speed(plan: Plan, studies: Sequence[Study], devices: Devices) -> _Speed:
     from .study import trainer_of
 
     ends = sorted(studies, key=lambda study: study.batch_size)
-    ends = [ends[0]] if len(ends) == 1 else [ends[0], ends[-1]]
-    begin, steps, measurements = [], [], []
-    for study in ends:
+    begin, steps = 0.0, []
+    for study in [ends[0], ends[-1]][: len(ends)]:
         began = time.perf_counter()
         trainer = trainer_of(study, devices, plan.datasets)
         count = max(16, min(study.steps or 512, 512, 65_536 // study.batch_size))
-        sparse, first = _timed(plan, study, trainer, EvaluationRule(every=count), count)
-        begin.append(time.perf_counter() - began - first)
-        measured = min(16, count)
-        dense, _ = _timed(plan, study, trainer, EvaluationRule(dense_until=measured, ratio=count), count)
-        of_measurement = max(0.0, dense - sparse) / measured
-        measurements.append(of_measurement)
-        steps.append((study.batch_size, max(1e-9, sparse - 2 * of_measurement) / count))
-    return _Speed(max(begin), (steps[0], steps[-1]), sum(measurements) / len(measurements))
+        train, trials = _short(plan, study, trainer, count)
+        list(train(trials))
+        compiled = time.perf_counter()
+        runs = [_seconds(partial(list, train(trials))) for _ in range(2)]
+        state = trainer.start(np.random.default_rng(0))
+        measurement = min(_seconds(partial(trainer.measured, state)) for _ in range(2))
+        begin = max(begin, compiled - began - min(runs))
+        # A short trial is measured at its beginning and at its end.
+        steps.append((study.batch_size, max(1e-9, min(runs) / len(trials) - 2 * measurement) / count))
+    return _Speed(begin, (steps[0], steps[-1]), measurement)
 
 
-def _timed(
-    plan: Plan, study: Study, trainer: Trainer, rule: EvaluationRule, steps: int
-) -> tuple[float, float]:
-    """Seconds per trial of so many steps, once what is compiled is there, and of one go."""
-    short = replace(
-        study, workload=replace(study.workload, rule=rule), limits=Limits(steps=steps), stop_at_goal=False
-    )
-    # Of the first trials, those least likely to diverge.
-    candidates = range(1, 4 * plan.together + 9)
-    rates = {t: short.settings(t, seed=plan.seed).get("learning_rate", 0.0) for t in candidates}
-    chosen = sorted(sorted(rates, key=rates.__getitem__)[: plan.together])
-    train = TrialWork(replace(short, noise=None), plan.seed, trainer.devices, trainer=trainer).begin()
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        list(train(chosen))
-        took.append(time.perf_counter() - began)
-    return min(took[1:]) / len(chosen), min(took[1:])
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _short(plan: Plan, study: Study, trainer: Trainer, steps: int) -> tuple[Train, list[int]]:
+    """What trains short trials of a study, and which: of the first ones, those least likely to diverge."""
+    workload = replace(study.workload, rule=EvaluationRule(every=steps))
+    short = replace(study, workload=workload, limits=Limits(steps=steps), stop_at_goal=False, noise=None)
+    settings = short.space.settings_of(short.name, 4 * plan.together + 8, seed=plan.seed)
+    by_rate = sorted(range(len(settings)), key=lambda i: settings[i].get("learning_rate", 0.0))
+    trials = sorted(i + 1 for i in by_rate[: plan.together])
+    return TrialWork(short, plan.seed, trainer.devices, trainer=trainer).begin(), trials
 
 
 # --------------------------------------------------------------------------- while it runs
@@ -559,10 +558,12 @@ def run_plan(
     try:
         sweeps: list[_Followed] = []
         device: str | Devices = plan.device
+        chief = True
         if used.here:
             from .devices import strategy_for
 
-            device = strategy_for(plan.device)
+            made = strategy_for(plan.device)
+            device, chief = made, made.chief
         for study, trials in plan.studies:
             sweeps.append(
                 _Followed(
@@ -577,7 +578,7 @@ def run_plan(
                     checkpoint_every=plan.checkpoint_every,
                 )
             )
-            sweeps[-1].tell = on_progress
+            sweeps[-1].tell = on_progress if chief else None
 
         def told(sweep: Sweep, came: TrainedTrial | Failure) -> None:
             assert isinstance(sweep, _Followed)
