@@ -16,10 +16,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..goals import Goal
-from ..layout import COMPLETE, INFEASIBLE
+from ..layout import COMPLETE, INCOMPLETE, INFEASIBLE
 from .data import training_order
 from .loop import BATCH_LOSS, MOST_STEPS_PER_CALL, Checkpoint, Outcome, State, Trainer
-from .rules import EvaluationRule, Limits, NoiseRule
+from .rules import EvaluationRule, Limits, NoiseRule, Pruning
 
 log = logging.getLogger(__name__)
 
@@ -341,6 +341,7 @@ def run_trials(
     limits: Limits,
     goal: Goal | None = None,
     noise: NoiseRule | None = None,
+    pruning: Pruning | None = None,
 ) -> Iterator[tuple[Member, Outcome]]:
     """Train several trials at once; each is handed back when it ends.
 
@@ -349,7 +350,7 @@ def run_trials(
     ensemble : Ensemble
     members : sequence of Member
         Trials of one study, each with its settings and its seed.
-    rule, limits, goal, noise
+    rule, limits, goal, noise, pruning
         As `run_trial` takes them.
 
     Yields
@@ -376,15 +377,16 @@ def run_trials(
     if most < len(members):
         log.info("memory holds %d trials of %s at a time", most, trainer.data_set.name)
     # After an interruption not all need be at one step; those that are go together.
-    by_step: dict[int, list[tuple[_Run, list[Array]]]] = {}
+    by_step: dict[tuple[int, bool], list[tuple[_Run, list[Array]]]] = {}
     for member in members:
         run, arrays = _begun(trainer, member)
-        by_step.setdefault(run.outcome.steps, []).append((run, arrays))
+        measured = bool(run.outcome.rows)
+        by_step.setdefault((run.outcome.steps, measured), []).append((run, arrays))
     with ThreadPoolExecutor(ensemble.threads) as pool:
         for _, group in sorted(by_step.items()):
             for first in range(0, len(group), most):
                 part = group[first : first + most]
-                yield from _Chunk(ensemble, pool, part, rule, limits, goal, noise).train()
+                yield from _Chunk(ensemble, pool, part, rule, limits, goal, noise, pruning).train()
 
 
 def _begun(trainer: Trainer, member: Member) -> tuple[_Run, list[Array]]:
@@ -421,8 +423,10 @@ class _Chunk:
         limits: Limits,
         goal: Goal | None,
         noise: NoiseRule | None,
+        pruning: Pruning | None,
     ) -> None:
-        self.ensemble, self.pool, self.goal, self.noise = ensemble, pool, goal, noise
+        self.ensemble, self.pool = ensemble, pool
+        self.goal, self.noise, self.pruning = goal, noise, pruning
         self.runs = [run for run, _ in group]
         self.step = self.runs[0].outcome.steps
         self.last = limits.steps_at(ensemble.trainer.batch_size)
@@ -494,9 +498,17 @@ class _Chunk:
         came = list(self.pool.map(self.ensemble.measured, self.strands))
         ended = []
         self.settled = False
+        left: list[tuple[_Strand, int, _Run]] = []
         for strand, rows in zip(self.strands, came, strict=True):
             for lane, run in _runs(strand):
-                if not self._measured(strand, lane, run, rows[lane]):
+                if self._measured(strand, lane, run, rows[lane]):
+                    left.append((strand, lane, run))
+                else:
+                    ended.append(self._end(strand, lane, run))
+        if self.pruning is not None and self.step != self.last:
+            for strand, lane, run in left:
+                if self.pruning.ends(run.outcome.rows):
+                    run.outcome.status, run.outcome.pruned = INCOMPLETE, True
                     ended.append(self._end(strand, lane, run))
         self._drop_idle()
         self.settled = True

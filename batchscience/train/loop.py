@@ -24,7 +24,7 @@ from .data import DataSet, Split, training_order
 from .devices import Devices
 from .models import Network
 from .optimizers import DECAY_DEFAULTS, Optimizer, decayed_learning_rate
-from .rules import EvaluationRule, Limits, NoiseRule
+from .rules import EvaluationRule, Limits, NoiseRule, Pruning
 from .tasks import TASKS
 
 Array = NDArray[Any]
@@ -559,6 +559,8 @@ class Outcome:
         Time spent in updates.
     stopped_at_goal : bool
         Whether the goal ended the trial.
+    pruned : bool
+        Whether it ended because it could no longer win; then it is INCOMPLETE.
     """
 
     status: str
@@ -568,6 +570,7 @@ class Outcome:
     diverged_at: int | None = None
     seconds: float = 0.0
     stopped_at_goal: bool = False
+    pruned: bool = False
 
     def curve(self) -> Curve:
         """The measurements as the raw layout holds them."""
@@ -629,6 +632,7 @@ def run_trial(
     limits: Limits,
     goal: Goal | None = None,
     noise: NoiseRule | None = None,
+    pruning: Pruning | None = None,
     checkpoint: Checkpoint | None = None,
     on_measurement: Callable[[int, Mapping[str, float]], None] | None = None,
 ) -> Outcome:
@@ -648,6 +652,8 @@ def run_trial(
         Ends training at the first measurement that meets it.
     noise : NoiseRule, optional
         Steps at which the gradient noise scale is measured.
+    pruning : Pruning, optional
+        Ends training where it can no longer be the first at the goal.
     checkpoint : Checkpoint, optional
         Where to go on from, and to save to now and then and on Ctrl-C.
     on_measurement : callable, optional
@@ -707,6 +713,9 @@ def run_trial(
             outcome.noise.append(measured_noise(trainer, state, outcome.steps, noise, seed=[*seed, 2]))
         if goal is not None and goal.metric in row and bool(goal.met(row[goal.metric])):
             outcome.stopped_at_goal = True
+            return False
+        if pruning is not None and pruning.ends(outcome.rows) and (steps is None or outcome.steps < steps):
+            outcome.status, outcome.pruned = INCOMPLETE, True
             return False
         return True
 

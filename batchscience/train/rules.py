@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from ..goals import Goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,55 @@ class NoiseRule:
             )
         if not 0 < self.confidence_level < 1:
             raise ValueError(f"a confidence level lies between 0 and 1, got {self.confidence_level}")
+
+
+@dataclass(slots=True)
+class Pruning:
+    """Ends trials that can no longer win: still short of the goal when another has long reached it.
+
+    Parameters
+    ----------
+    goal : Goal
+    factor : float
+        A trial ends at its first measurement beyond `factor` × the fewest steps to the goal so far.
+    best : int, optional
+        The fewest steps to the goal so far.
+
+    Raises
+    ------
+    ValueError
+        If the factor is below 1: such a trial could still win.
+
+    Notes
+    -----
+    One-sided: the trial with the fewest steps to the goal is the same with and without it, and so are the
+    steps to result; best of k and the share of trials that reach a goal later are not.  Which trials end
+    early depends on the order in which they are trained.
+
+    Examples
+    --------
+    >>> pruning = Pruning(Goal("val/classification_error", 0.1), factor=2.0)
+    >>> pruning.ends([(5, {"val/classification_error": 0.08})]), pruning.best
+    (False, 5)
+    >>> pruning.ends([(10, {"val/classification_error": 0.3})])
+    False
+    >>> pruning.ends([(10, {"val/classification_error": 0.3}), (11, {"val/classification_error": 0.2})])
+    True
+    """
+
+    goal: Goal
+    factor: float
+    best: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.factor >= 1:
+            raise ValueError(f"pruning below the fewest steps could end the winner; got factor {self.factor}")
+
+    def ends(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> bool:
+        """Whether a trial with these measurements ends; what they show of the goal is remembered."""
+        name = self.goal.metric
+        reached = next((step for step, row in rows if name in row and bool(self.goal.met(row[name]))), None)
+        if reached is not None:
+            self.best = reached if self.best is None else min(self.best, reached)
+            return False
+        return self.best is not None and bool(rows) and rows[-1][0] > self.factor * self.best

@@ -28,10 +28,11 @@ from ..layout import (
     read_study,
     write_study,
     write_trial,
+    write_whole,
 )
 from ..spaces import Parameter, SearchSpace
 from .engine import Engine, Failure, Task, engine_named
-from .rules import Limits, NoiseRule
+from .rules import Limits, NoiseRule, Pruning
 from .work import FACTS_FILE, NOISE_FILE, TrainedTrial, TrialWork
 from .workloads import Workload
 
@@ -73,12 +74,18 @@ class Study:
         goal that is changed afterwards would find the curves cut short.
     noise : NoiseRule, optional
         Where the gradient noise scale is measured.
+    prune : float, optional
+        Ends a trial, INCOMPLETE, when it is still short of the workload's goal after so many times the
+        fewest steps in which another trial reached it (see `Pruning`).  Off by default, as in the paper.
+    narrowed : tuple of (int, SearchSpace)
+        From each of these trials on, settings are drawn from a space within the workload's.  A study that
+        is extended may be narrowed: its trials up to then stay as they are.
 
     Raises
     ------
     ValueError
-        If the batch size is below 1, there is no goal to stop at, or the learning rate is to decay over
-        the steps of a study that has none.
+        If the batch size is below 1, there is no goal to stop at or to prune by, the learning rate is to
+        decay over the steps of a study that has none, or a narrower space is not within the workload's.
     """
 
     workload: Workload
@@ -87,6 +94,8 @@ class Study:
     accumulate: int = 1
     stop_at_goal: bool = False
     noise: NoiseRule | None = None
+    prune: float | None = None
+    narrowed: tuple[tuple[int, SearchSpace], ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.accumulate < 1:
@@ -97,6 +106,19 @@ class Study:
             raise ValueError(f"{self.workload.name} has no goal to stop at")
         if self.workload.decays and self.steps is None:
             raise ValueError(f"{self.workload.name} lets the learning rate decay; give steps or examples")
+
+        if self.prune is not None:
+            if self.workload.goal is None:
+                raise ValueError(f"{self.workload.name} has no goal to prune by")
+            Pruning(self.workload.goal, self.prune)
+        numbers = [first for first, _ in self.narrowed]
+        if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 2):
+            raise ValueError(
+                f"{self.name}: a space is narrowed from a later trial on each time, got {numbers}"
+            )
+        for _, space in self.narrowed:
+            if (problem := _outside(space, self.workload.space)) is not None:
+                raise ValueError(f"{self.name}: {problem}")
 
     @property
     def name(self) -> str:
@@ -111,14 +133,22 @@ class Study:
     @property
     def space(self) -> SearchSpace:
         """Metaparameters and their limits."""
+        return self._with_decay(self.workload.space)
+
+    def _with_decay(self, space: SearchSpace) -> SearchSpace:
         if not self.workload.decays or self.steps is None:
-            return self.workload.space
+            return space
         decay = Parameter("learning_rate_decay_steps", "INTEGER", max(1, self.steps // 2), self.steps)
-        return SearchSpace((*self.workload.space, decay))
+        return SearchSpace((*space, decay))
+
+    def space_of(self, trial: int) -> SearchSpace:
+        """The space from which the settings of a trial are drawn."""
+        narrower = [space for first, space in self.narrowed if first <= trial]
+        return self._with_decay(narrower[-1]) if narrower else self.space
 
     def settings(self, trial: int, *, seed: int = 0) -> dict[str, float]:
         """The metaparameters of a trial: a function of the study, the seed and the trial alone."""
-        drawn = self.space.settings(self.name, trial, seed=seed)
+        drawn = self.space_of(trial).settings(self.name, trial, seed=seed)
         kinds = {parameter.name: parameter.type for parameter in self.space}
         return {name: int(v) if kinds[name] == "INTEGER" else v for name, v in drawn.items()}
 
@@ -154,6 +184,13 @@ class Study:
             "clip_norm": self.workload.clip_norm,
             "noise": None if self.noise is None else {**asdict(self.noise), "steps": list(self.noise.steps)},
         }
+        if self.prune is not None:
+            facts["prune"] = self.prune
+        if self.narrowed:
+            facts["narrowed"] = [
+                {"from_trial": first, "space": [asdict(parameter) for parameter in space]}
+                for first, space in self.narrowed
+            ]
         digest = hashlib.sha256(json.dumps([self.name, self.file().text(), facts]).encode()).hexdigest()
         return RunFile(source=f"trained {digest[:12]}", **facts)
 
@@ -439,7 +476,13 @@ def _begin(study: Study, place: Path, seed: int) -> None:
             f"{place}: a study of another origin is there ({error}); take another folder"
         ) from None
     # As JSON a fact that is null would be absent, and its absence no difference.
-    wanted = {**file.model_dump(), **run.model_dump()}
+    wanted = {"narrowed": None, "prune": None, **file.model_dump(), **run.model_dump()}
+    before, after = (json.loads(json.dumps(which.get("narrowed") or [])) for which in (held, wanted))
+    added = after[len(before) :] if after[: len(before)] == before else []
+    latest = max(finished_trials(place), default=0)
+    narrows = bool(added) and all(each["from_trial"] > latest for each in added)
+    if narrows:
+        held["narrowed"] = wanted["narrowed"]
     differing = sorted(
         key for key in wanted if key != "source" and _plain(wanted[key]) != _plain(held.get(key))
     )
@@ -448,6 +491,28 @@ def _begin(study: Study, place: Path, seed: int) -> None:
             f"{key}: {_plain(held.get(key))} there, {_plain(wanted[key])} here" for key in differing
         )
         raise TrainingError(f"{place}: holds a study that differs in {changes}; take another folder")
+    if narrows:
+        # The source stays: these are the trials of one study.
+        write_whole(place / RUN_FILE, RunFile(**{**json.loads(run.text()), "source": held["source"]}).text())
+
+
+def _outside(space: SearchSpace, whole: SearchSpace) -> str | None:
+    """In what a space is not within another."""
+    names, known = [p.name for p in space], {p.name: p for p in whole}
+    if names != list(known):
+        return f"a narrower space has the same metaparameters {', '.join(known)}, got {', '.join(names)}"
+    for parameter in space:
+        wide = known[parameter.name]
+        if (parameter.type, parameter.scale) != (wide.type, wide.scale):
+            return f"{parameter.name}: a narrower space keeps type and scale"
+        if parameter.type == "DISCRETE":
+            inside = set(parameter.feasible_points) <= set(wide.feasible_points)
+        else:
+            assert None not in (parameter.min_value, parameter.max_value, wide.min_value, wide.max_value)
+            inside = wide.min_value <= parameter.min_value and parameter.max_value <= wide.max_value  # type: ignore[operator]
+        if not inside:
+            return f"{parameter.name}: the narrower limits are not within the wider ones"
+    return None
 
 
 def _plain(value: Any) -> Any:
@@ -484,6 +549,7 @@ def facts(trainer: Trainer, outcome: Outcome, entropy: Sequence[int]) -> dict[st
         else None,
         "diverged_at": outcome.diverged_at,
         "stopped_at_goal": outcome.stopped_at_goal,
+        "pruned": outcome.pruned,
         "versions": {
             "batchscience": __version__,
             "python": platform.python_version(),

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from ..layout import Curve, TrialFile
+from ..layout import Curve, TrialFile, finished_trials, read_trial
 from .engine import Train
+from .rules import Pruning
 
 if TYPE_CHECKING:
     from .devices import Devices
@@ -95,14 +96,15 @@ class TrialWork:
             devices = self.device if isinstance(self.device, Devices) else strategy_for(self.device)
             trainer = trainer_of(self.study, devices, self.datasets)
 
-        together = _Together(self, trainer)
+        pruning = self._pruning()
+        together = _Together(self, trainer, pruning)
 
         def train(trials: Sequence[int]) -> Iterator[TrainedTrial]:
             if len(trials) > 1 and (yield from together.trained(trials)):
                 return
             for trial in trials:
                 try:
-                    yield self._trained(trial, trainer)
+                    yield self._trained(trial, trainer, pruning)
                 except Exception as error:
                     if not trainer.devices.has_peers:
                         raise
@@ -111,7 +113,23 @@ class TrialWork:
 
         return train
 
-    def _trained(self, trial: int, trainer: Trainer) -> TrainedTrial:
+    def _pruning(self) -> Pruning | None:
+        """What is known of the goal when a worker begins: the trials on its disk."""
+        workload, factor = self.study.workload, self.study.prune
+        if factor is None:
+            return None
+        assert workload.goal is not None
+        pruning = Pruning(workload.goal, factor)
+        if self.checkpoints is not None:
+            place = self.checkpoints.parent
+            for trial in finished_trials(place):
+                curve = read_trial(place / str(trial)).curve
+                values = curve.metrics.get(workload.goal.metric, [])
+                rows = zip(curve.steps, values, strict=False)
+                pruning.ends([(s, {workload.goal.metric: v}) for s, v in rows if v is not None])
+        return pruning
+
+    def _trained(self, trial: int, trainer: Trainer, pruning: Pruning | None) -> TrainedTrial:
         from .loop import run_trial
         from .study import facts
 
@@ -125,6 +143,7 @@ class TrialWork:
             limits=study.limits,
             goal=study.workload.goal if study.stop_at_goal else None,
             noise=study.noise,
+            pruning=pruning,
             checkpoint=self._checkpoint(trial, trainer.devices.chief),
         )
         return trained_trial(trial, settings, outcome, {**facts(trainer, outcome, entropy), "together": 1})
@@ -148,8 +167,8 @@ class TrialWork:
 class _Together:
     """The program that trains several trials of a work at once, made when it is first needed."""
 
-    def __init__(self, work: TrialWork, trainer: Trainer) -> None:
-        self.work, self.trainer = work, trainer
+    def __init__(self, work: TrialWork, trainer: Trainer, pruning: Pruning | None) -> None:
+        self.work, self.trainer, self.pruning = work, trainer, pruning
         self.ensemble: Ensemble | None = None
         self.possible = True
 
@@ -180,6 +199,7 @@ class _Together:
                 limits=study.limits,
                 goal=study.workload.goal if study.stop_at_goal else None,
                 noise=study.noise,
+                pruning=self.pruning,
             ):
                 yield trained_trial(
                     member.trial,
