@@ -57,7 +57,12 @@ def overhead(trials: int, steps: int, repeats: int) -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     took[engine.name], each = seconds_of(engine, study(steps), trials, Path(folder))
                     long.append(each)
-                print(f"{trials} trials with {engine.name}: {took[engine.name]:.1f} s, {each:.1f} s each")
+                outside = 1 - trials * each / (2 * took[engine.name])
+                print(
+                    f"{trials} trials with {engine.name}: {took[engine.name]:.1f} s, "
+                    f"{each:.1f} s each in updates, {outside:.1%} of both workers' time outside them",
+                    flush=True,
+                )
             ratios.append(took["ray"] / took["processes"])
     print(f"a trial spends {statistics.mean(long):.1f} s in updates")
     report("Ray over processes, the same study on two workers", statistics.median(ratios), 1.1, at_most=True)

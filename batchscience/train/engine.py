@@ -379,7 +379,7 @@ class Processes(_Closing):
                 stdout=messages,
                 stderr=messages,
                 # Ctrl-C reaches the driver alone, which passes it on once.
-                start_new_session=True,
+                process_group=0,
             )
         return _Worker(process, Connection(ours.detach()), messages)
 
@@ -515,6 +515,8 @@ class RayCluster(_Closing):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Without it Ray announces that it will stop hiding accelerators from tasks that ask for none.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # A cluster that is started here would give its workers way to all else on the machine.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             import ray
         except ImportError:
