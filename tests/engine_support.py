@@ -36,10 +36,10 @@ class LoggedWork(TrialWork):
 
     log: str = ""
 
-    def _trained(self, trial: int, trainer: Any) -> Any:
+    def _trained(self, trial: int, *rest: Any) -> Any:
         with Path(self.log).open("a") as file:
             file.write(f"{trial} {os.getpid()} {time.time_ns()}\n")
-        return super()._trained(trial, trainer)
+        return super()._trained(trial, *rest)
 
     def __reduce__(self) -> Any:
         received, arguments = super().__reduce__()

@@ -97,6 +97,21 @@ def test_what_is_fixed_is_not_searched(tmp_path: Path) -> None:
         read_plan(written(tmp_path, f"{text}[space{space}"))
 
 
+def test_later_trials_can_be_drawn_from_a_narrower_space_and_pruned(tmp_path: Path) -> None:
+    narrowed = "[[narrowed]]\nfrom_trial = 3\nspace.learning_rate = { min_value = 0.1, max_value = 0.2 }\n"
+    study = read_plan(written(tmp_path, "prune = 2.0\n" + BOWL + narrowed)).studies[0][0]
+    wide = read_plan(written(tmp_path)).studies[0][0]
+    assert study.prune == 2.0
+    assert [study.settings(t) for t in (1, 2)] == [wide.settings(t) for t in (1, 2)]
+    assert all(0.1 <= study.settings(trial)["learning_rate"] <= 0.2 for trial in range(3, 20))
+    with pytest.raises(TrainingError, match="not within the wider"):
+        read_plan(written(tmp_path, BOWL + narrowed.replace("0.2", "2.0")))
+    with pytest.raises(
+        TrainingError, match=r"unknown key .from_tril. in .narrowed.0.; the nearest is .from_trial."
+    ):
+        read_plan(written(tmp_path, BOWL + narrowed.replace("from_trial", "from_tril")))
+
+
 def test_a_workload_file_lies_beside_the_plan(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from batchscience.train import workload_named\n"

@@ -77,6 +77,11 @@ class _Parameter(_Table):
     feasible_points: list[float] | None = None
 
 
+class _Narrowed(_Table):
+    from_trial: int = Field(ge=2)
+    space: dict[str, _Parameter]
+
+
 class _Range(_Table):
     smallest: int = Field(ge=1)
     largest: int = Field(ge=1)
@@ -99,6 +104,8 @@ class _Studies(_Table):
     space: dict[str, _Parameter] | None = None
     fixed: dict[str, float] | None = None
     stop_at_goal: bool | None = None
+    prune: float | None = Field(default=None, ge=1)
+    narrowed: list[_Narrowed] | None = None
     accumulate: int | None = Field(default=None, ge=1)
 
 
@@ -262,6 +269,7 @@ def _known_keys(tables: Sequence[str]) -> list[str]:
         "noise": _Noise,
         "engine": _Engine,
         "batch_sizes": _Range,
+        "narrowed": _Narrowed,
         "studies": _Studies,
     }
     inner = tables[-1] if tables else ""
@@ -298,6 +306,10 @@ def _studies_of(part: _Studies, home: Path) -> Iterator[tuple[Study, int]]:
                 Limits(**part.limits.model_dump()),
                 accumulate=part.accumulate or 1,
                 stop_at_goal=bool(part.stop_at_goal),
+                prune=part.prune,
+                narrowed=tuple(
+                    (each.from_trial, _narrower(workload.space, each.space)) for each in part.narrowed or ()
+                ),
                 noise=None
                 if part.noise is None
                 else NoiseRule(**{**part.noise.model_dump(), "steps": tuple(part.noise.steps)}),
@@ -322,6 +334,13 @@ def _changed(workload: Workload, part: _Studies) -> Workload:
         known |= {name: _parameter(name, table, known) for name, table in space.items()}
         changes["space"] = SearchSpace(tuple(known.values()))
     return replace(workload, **changes)
+
+
+def _narrower(space: SearchSpace, tables: Mapping[str, _Parameter]) -> SearchSpace:
+    known = {p.name: p for p in space}
+    return SearchSpace(
+        tuple({**known, **{name: _parameter(name, table, known) for name, table in tables.items()}}.values())
+    )
 
 
 def _parameter(name: str, table: _Parameter, known: Mapping[str, Parameter]) -> Parameter:
