@@ -278,7 +278,9 @@ class Ensemble:
         try:
             self.advance(strand, 0, 0)
         except (ValueError, NotImplementedError, tf.errors.OpError) as error:
-            reason = str(error).strip().splitlines()[0][:200]
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            # TensorFlow puts where before what.
+            reason = next((line for line in lines if "Error: " in line), lines[0] if lines else "")[:200]
             raise CannotBatchError(f"its program has no form for many trials at once ({reason})") from error
         self._ready.add(len(strand.lanes))
 

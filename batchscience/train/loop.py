@@ -214,7 +214,11 @@ class Trainer:
         count = tf.maximum(sums[1], 1.0)
         gradients = [gradient / count for gradient in sums[2:]]
         if self.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
+            # Written out, as tf.clip_by_global_norm cannot be mapped over many trials.
+            norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients]))
+            scale = self.clip_norm * tf.minimum(1.0 / norm, 1.0 / self.clip_norm)
+            scale = tf.where(tf.math.is_finite(norm), scale, math.nan)
+            gradients = [gradient * scale for gradient in gradients]
         rate = decayed_learning_rate(settings, step)
         weights, slots = self.optimizer.update(weights, slots, gradients, step, rate, settings)
         return weights, slots, sums[0] / count
