@@ -7,6 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 figures: .venv/.installed
 	$(BIN)/batchscience figures --source published --out out/figures
+	$(BIN)/batchscience figures --workload digits/fc_64/momentum --data data/studies/tables --out out/figures
 
 test: .venv/.installed-test
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

@@ -182,3 +182,24 @@ def test_filters_equal_those_of_pandas_on_random_trials(tmp_path: Path) -> None:
         assert found[key].to_numpy().tolist() == expected[key].to_numpy().tolist()
         rows = store.measurements("x/y/z", first=first)[key].drop_duplicates()
         assert rows.to_numpy().tolist() == expected[key].to_numpy().tolist()
+
+
+def test_the_bundled_study_opens_and_shows_what_its_readme_says() -> None:
+    from batchscience.goals import Goal
+    from batchscience.results import steps_by_batch_size
+
+    store = Store.bundled()
+    assert store.workloads() == ["digits/fc_64/adam", "digits/fc_64/momentum", "digits/fc_64/sgd"]
+    counts = store.counts()
+    assert (counts["complete"] == 100).all()
+    assert len(counts) == 36
+    goal = Goal("val/classification_error", 0.03)
+    steps = {
+        workload: steps_by_batch_size(store, workload, goal).set_index("batch_size")["best_of_k"]
+        for workload in store.workloads()
+    }
+    # Larger batches need fewer steps until they need no fewer; momentum makes more of them than plain SGD.
+    for found in steps.values():
+        assert found[1] / found[64] > 20
+        assert found[512] / found[1280] < 2
+    assert steps["digits/fc_64/sgd"][1280] / steps["digits/fc_64/momentum"][1280] > 2
