@@ -1,5 +1,6 @@
 """What test modules share: how long hypothesis looks, and a small simulated archive, ingested once."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,12 @@ def simulated_store(simulated_archive: Path) -> Store:
     report = ingest(simulated_archive, folder)
     assert report.problems == ()
     return Store(folder)
+
+
+def pytest_configure() -> None:
+    """Let tests interrupt their processes also where this one was started in the background.
+
+    A shell starts background jobs with Ctrl-C ignored, and what is ignored is inherited.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
