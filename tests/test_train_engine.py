@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -177,16 +178,20 @@ def test_workers_are_kept_for_the_next_study_and_share_the_trials(tmp_path: Path
 def test_a_trial_whose_worker_is_killed_is_trained_again_and_no_other(tmp_path: Path) -> None:
     log = tmp_path / "log"
     work = DescentWork(seconds=0.2, log=str(log))
+
+    def kill_the_worker_of_trial_3() -> None:
+        _, worker, _ = until(lambda: next((row for row in begun(log) if row[0] == 3), None), "trial 3")
+        os.kill(worker, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_worker_of_trial_3)
+    killer.start()
     with Processes(2) as engine:
-        came = []
-        for _, outcome in engine.run(Task(work, (trial,)) for trial in range(1, 9)):
-            came.append(outcome.trial)
-            if len(came) == 2:
-                victim = begun(log)[-1]
-                os.kill(victim[1], signal.SIGKILL)
+        tasks = (Task(work, (trial,)) for trial in range(1, 9))
+        came = [outcome.trial for _, outcome in engine.run(tasks)]
+    killer.join()
     assert sorted(came) == list(range(1, 9))
     times = {trial: [t for t, _, _ in begun(log)].count(trial) for trial in range(1, 9)}
-    assert times == {trial: 1 + (trial == victim[0]) for trial in range(1, 9)}
+    assert times == {trial: 1 + (trial == 3) for trial in range(1, 9)}
 
 
 def test_a_trial_that_kills_its_workers_is_given_up_and_the_others_are_not(
