@@ -340,7 +340,8 @@ def test_a_node_killed_in_mid_study_costs_no_trial(
 
     with RayCluster(cluster.address, {"CPU": 1}) as engine, caplog.at_level(logging.WARNING):
         sweep = train(tmp_path, log, trials=TRIALS, steps=STEPS, engine=engine, on_trial=on_trial)
-        assert sum(node["Alive"] for node in ray.nodes()) == 2
+        # Ray takes a while to say so.
+        until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2, "the node to be called dead")
     assert sorted(told) == list(range(1, TRIALS + 1))
     assert sorted(sweep.report.trained) == list(range(1, TRIALS + 1))
     assert sweep.report.failed == {}
