@@ -20,7 +20,10 @@ report = ingest(sys.argv[1], sys.argv[2])
 assert not report.problems, report.problems[:3]
 """
 
-INGEST_WITH_THE_STANDARD_LIBRARY = "import sys; sys.modules['indexed_bzip2'] = None" + INGEST
+INGEST_WITH_THE_STANDARD_LIBRARY = (
+    # Neither the package nor the program that would be taken before it.
+    "import os, sys; os.environ['PATH'] = ''; sys.modules['indexed_bzip2'] = None" + INGEST
+)
 
 TODAY = """
 import subprocess, sys
