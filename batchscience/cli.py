@@ -319,6 +319,35 @@ def metaparameters(
 
 
 @app.command()
+def noise_scale(
+    raw: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="Trained studies that measured the noise scale.")
+    ],
+    workload: Patterns = None,
+    metric: Metric = None,
+    goal: Annotated[
+        float | None, typer.Option(help="Value to beat; by default the goal trained for.", show_default=False)
+    ] = None,
+    maximize: Maximize = False,
+    every_step: Annotated[
+        bool, typer.Option("--every-step", help="Not only where the best trial reached the goal.")
+    ] = False,
+    data: Data = None,
+    format: OutputFormat = "table",  # noqa: A002
+) -> None:
+    """The gradient noise scale at the goal beside the measured critical batch size, by workload."""
+    from fnmatch import fnmatchcase
+
+    from .noise_scales import at_goal, noise_scales
+    from .store import Store
+
+    store = Store(data)
+    chosen = [name for name in store.workloads() if any(fnmatchcase(name, p) for p in workload or ["*"])]
+    table = noise_scales(raw, store, workloads=chosen, goal=_goal_if_any(metric, goal, maximize))
+    _print_table(table if every_step else at_goal(table), format)
+
+
+@app.command()
 def advise(
     workload: Annotated[str, typer.Argument(help="Name of a workload.")],
     throughput: Annotated[

@@ -32,6 +32,8 @@ TRIAL_FILE = "metadata.json"
 CURVE_FILE = "measurements.csv"
 RUN_FILE = "run.json"
 """Not in the published archive: where a study came from, beside its ``study.json``."""
+NOISE_FILE = "noise.csv"
+"""Not in the published archive: the gradient noise scale of a trial at some steps, beside its curve."""
 
 COMPLETE, INCOMPLETE, INFEASIBLE = "COMPLETE", "INCOMPLETE", "INFEASIBLE"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from ..layout import Curve, TrialFile, finished_trials, read_trial
+from ..layout import NOISE_FILE, Curve, TrialFile, finished_trials, read_trial
 from .engine import Train
 from .rules import Pruning
 
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 FACTS_FILE = "facts.json"
 """Beside a trial's published files: on what and how fast it was trained."""
-NOISE_FILE = "noise.csv"
-"""Beside a trial's published files: the gradient noise scale at some steps."""
 
 
 @dataclass(frozen=True, slots=True)
