@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from .goals import Budget, Goal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 _KEY = ("workload", "batch_size", "trial")
+_ARROW_FLOAT = pd.ArrowDtype(pa.float64())
 
 # An untrained model's loss per example hardly depends on the batch size; a sum over the batch at least
 # doubles from one size to the next.
@@ -104,9 +106,14 @@ def steps_to_goal(
         counted = counted & (step <= budget.last_step(batch_size if order is None else batch_size[order]))
     crossing = _Crossings.of(starts, step, counted, goal.met(values))
     first_rows = starts if order is None else order[starts]
-    result = table[key].iloc[first_rows].reset_index(drop=True)
-    result = result.assign(
-        steps=_nullable(crossing.steps), after=_nullable(crossing.after), until=_nullable(crossing.until)
+    result = pd.DataFrame(
+        {
+            **{name: table[name].array.take(first_rows) for name in key},
+            "steps": _nullable(crossing.steps),
+            "after": _nullable(crossing.after),
+            "until": _nullable(crossing.until),
+        },
+        copy=False,
     )
     if trials is None:
         return result
@@ -121,23 +128,42 @@ def steps_to_goal(
 def _warn_of_unlike_objectives(
     metric: str, untrained: NDArray[np.float64], studies: list[NDArray[np.int64]]
 ) -> None:
-    """Warn where the values of untrained models differ too much between the batch sizes of a workload."""
-    batch_size = studies[-1]
-    workload = studies[0] if len(studies) > 1 else np.zeros_like(batch_size)
-    table = pd.DataFrame({"workload": workload, "batch_size": batch_size, "value": untrained})
-    medians = table.groupby(["workload", "batch_size"])["value"].median().reset_index()
-    for _, found in medians.groupby("workload"):
-        positive = found[(found["value"] > 0) & np.isfinite(found["value"])].sort_values("value")
-        if len(positive) < 2:
-            continue
-        low, high = positive.iloc[0], positive.iloc[-1]
-        if high["value"] > _UNLIKE_AT_STEP_0 * low["value"]:
-            warnings.warn(
-                f"{metric} at step 0 is {low['value']:.4g} at batch size {low['batch_size']:,.0f} and "
-                f"{high['value']:.4g} at {high['batch_size']:,.0f}; if it is a sum "
-                "over the batch and not a mean, steps to one goal do not compare",
-                stacklevel=3,
-            )
+    """Warn where the values of untrained models differ too much between the batch sizes of a workload.
+
+    The values are sorted by study.
+    """
+    number = ~np.isnan(untrained)
+    values, studies = untrained[number], [code[number] for code in studies]
+    study = _run_starts(studies)
+    if not len(study):
+        return
+    medians = _medians(values, study)
+    workload = _run_starts([code[study] for code in studies[:-1]] or [np.zeros_like(study)])
+    positive = (medians > 0) & np.isfinite(medians)
+    lowest = np.minimum.reduceat(np.where(positive, medians, np.inf), workload)
+    highest = np.maximum.reduceat(np.where(positive, medians, 0.0), workload)
+    ends = np.append(workload[1:], len(study))
+    batch_size = studies[-1][study]
+    for i in np.flatnonzero(highest > _UNLIKE_AT_STEP_0 * lowest):
+        found, sizes = medians[workload[i] : ends[i]], batch_size[workload[i] : ends[i]]
+        low, high = sizes[found == lowest[i]][0], sizes[found == highest[i]][0]
+        warnings.warn(
+            f"{metric} at step 0 is {lowest[i]:.4g} at batch size {low:,} and "
+            f"{highest[i]:.4g} at {high:,}; if it is a sum "
+            "over the batch and not a mean, steps to one goal do not compare",
+            stacklevel=3,
+        )
+
+
+def _medians(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The median of each run of values (none of them NaN), given where the runs begin."""
+    lengths = np.diff(starts, append=len(values))
+    ordered = values[np.lexsort([values, np.repeat(np.arange(len(starts)), lengths)])]
+    with np.errstate(invalid="ignore"):  # between infinities of both signs there is no median
+        middle: NDArray[np.float64] = (
+            ordered[starts + (lengths - 1) // 2] + ordered[starts + lengths // 2]
+        ) / 2
+    return middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,32 +247,45 @@ def steps_to_result(
     """
     table = key_columns(trials, needed=("batch_size", "trial", "steps", *by))
     study = [*(name for name in _KEY[:2] if name in table.columns), *by]
-    if "after" not in table.columns:
-        table = table.assign(after=pd.array([pd.NA] * len(table), dtype="Int64"))
-    table = table.astype({"steps": "Int64", "after": "Int64"})
-    table = table.sort_values(["steps", "trial"], na_position="last")
-    group = _group_numbers(table, study)
-    best = table.loc[~pd.Series(group, index=table.index).duplicated().to_numpy()]
-    order = np.argsort(np.unique(group, return_index=True)[1])
-    counts = np.bincount(group, minlength=len(order))
-    reached = np.bincount(group, weights=table["steps"].notna(), minlength=len(order)).astype(np.int64)
-    result = best[[*study, "steps", "trial", "after"]].astype({"trial": "Int64"})
-    result = result.assign(reached=reached[order], trials=counts[order]).iloc[np.argsort(order)]
-    result.loc[result["reached"] == 0, ["trial", "after"]] = pd.NA
-    result = result.reset_index(drop=True)
+    keys = [_group_codes(table[name]) for name in study]
+    steps, trial = _whole(table["steps"]), _whole(table["trial"])
+    after = _whole(table["after"]) if "after" in table.columns else np.full(len(table), -1, dtype=np.int64)
+    last = np.where(steps < 0, steps.max(initial=0) + 1, steps)
+    order = _sorting([*keys, last, trial])
+    starts = _run_starts([key[order] for key in keys])
+    counts = np.diff(starts, append=len(order))
+    best = order[starts]
+    found = steps[best] >= 0
+    reached = np.add.reduceat((steps >= 0)[order], starts, dtype=np.int64) if len(starts) else counts
+    result = pd.DataFrame(
+        {
+            **{name: table[name].array.take(best) for name in study},
+            "steps": _nullable(steps[best]),
+            "trial": _nullable(np.where(found, trial[best], -1)),
+            "after": _nullable(np.where(found, after[best], -1)),
+            "reached": reached,
+            "trials": counts,
+        },
+        copy=False,
+    )
     if not by or expected is not None:
-        _warn_of_unequal_searches(result.set_index(study)["trials"], expected)
+        _warn_of_unequal_searches(result, study, expected)
     return result
 
 
-def _group_numbers(table: pd.DataFrame, names: Sequence[str]) -> NDArray[np.int64]:
-    """A number for each row that tells its group, in the order of the sorted groups."""
-    keys = []
-    for name in names:
-        codes = _codes(table[name])
-        # factorize gives −1 to what is missing, and that is a group too: the last.
-        keys.append(np.where(codes < 0, len(table), codes) if name not in _KEY else codes)
-    return np.unique(np.column_stack(keys), axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+def _group_codes(column: pd.Series[Any]) -> NDArray[Any]:
+    """Whole numbers that sort and group like the column; what is missing is a group too, the last."""
+    if column.name in _KEY:
+        return _codes(column)
+    codes, _ = pd.factorize(column, sort=True)
+    return np.where(codes < 0, len(column), codes).astype(np.int64)
+
+
+def _whole(column: pd.Series[Any]) -> NDArray[np.int64]:
+    """A column of whole numbers from 0; −1 = missing."""
+    if not isinstance(column.dtype, pd.Int64Dtype):
+        column = column.astype("Int64")
+    return column.to_numpy(dtype=np.int64, na_value=-1)
 
 
 def first_trials(trials: pd.DataFrame, n: int) -> pd.DataFrame:
@@ -277,18 +316,22 @@ def first_trials(trials: pd.DataFrame, n: int) -> pd.DataFrame:
     return ordered[ordered.groupby(key[:-1], observed=True).cumcount() < n].reset_index(drop=True)
 
 
-def _warn_of_unequal_searches(trials: pd.Series[int], expected: int | None) -> None:
+def _warn_of_unequal_searches(studies: pd.DataFrame, key: Sequence[str], expected: int | None) -> None:
+    """Warn where the ``trials`` of studies, a row each, are too few or differ."""
+    counts = studies["trials"].to_numpy()
+    if not len(counts) or (counts.min() >= expected if expected is not None else np.ptp(counts) == 0):
+        return
+    trials = studies.set_index(list(key))["trials"]
     if expected is not None:
         short = trials[trials < expected]
-        if len(short):
-            names = ", ".join(f"{_name(study)}: {n}" for study, n in list(short.items())[:5])
-            more = ", …" if len(short) > 5 else ""
-            warnings.warn(
-                f"{len(short)} of {len(trials)} studies have fewer than {expected} trials ({names}{more}); "
-                "a missing trial counts as one that did not reach the goal",
-                stacklevel=3,
-            )
-    elif len(trials) and trials.min() != trials.max():
+        names = ", ".join(f"{_name(study)}: {n}" for study, n in list(short.items())[:5])
+        more = ", …" if len(short) > 5 else ""
+        warnings.warn(
+            f"{len(short)} of {len(trials)} studies have fewer than {expected} trials ({names}{more}); "
+            "a missing trial counts as one that did not reach the goal",
+            stacklevel=3,
+        )
+    else:
         warnings.warn(
             f"the studies have between {trials.min()} and {trials.max()} trials; a minimum over more "
             "trials is lower, so take the first N of each, or best_of(k) at one k",
@@ -487,7 +530,7 @@ def best_of_by_study(
     study = [name for name in _KEY[:2] if name in table.columns]
     groups = table.groupby(study, observed=True, sort=True)
     if expected is not None:
-        _warn_of_unequal_searches(groups.size(), expected)
+        _warn_of_unequal_searches(groups.size().reset_index(name="trials"), study, expected)
     rows = []
     for key, group in groups:
         missing = max(0, (expected or 0) - len(group))
@@ -617,6 +660,10 @@ def _values(column: pd.Series[Any]) -> tuple[NDArray[np.float64], NDArray[np.boo
         # Plain floats cannot tell a missing value from NaN; both count as not measured.
         values = column.to_numpy(dtype=np.float64)
         return values, ~np.isnan(values)
+    if column.dtype == _ARROW_FLOAT:
+        stored = pa.chunked_array(column)
+        measured = stored.is_valid().to_numpy() if stored.null_count else np.ones(len(column), dtype=bool)
+        return stored.to_numpy(), measured
     return column.to_numpy(dtype=np.float64, na_value=np.nan), column.notna().to_numpy(dtype=bool)
 
 
@@ -639,6 +686,8 @@ def _sorted(codes: list[NDArray[Any]], step: NDArray[np.int64], starts: NDArray[
 
 def _sorting(keys: list[NDArray[Any]]) -> NDArray[np.int64]:
     """The order that sorts by several keys: as one number where they fit, which is many times faster."""
+    if not len(keys[0]):
+        return np.zeros(0, dtype=np.int64)
     lows = [int(key.min()) for key in keys]
     spans = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
     if math.prod(spans) >= 2**63:
