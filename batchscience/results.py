@@ -319,28 +319,24 @@ def first_trials(trials: pd.DataFrame, n: int) -> pd.DataFrame:
 def _warn_of_unequal_searches(studies: pd.DataFrame, key: Sequence[str], expected: int | None) -> None:
     """Warn where the ``trials`` of studies, a row each, are too few or differ."""
     counts = studies["trials"].to_numpy()
-    if not len(counts) or (counts.min() >= expected if expected is not None else np.ptp(counts) == 0):
-        return
-    trials = studies.set_index(list(key))["trials"]
     if expected is not None:
-        short = trials[trials < expected]
-        names = ", ".join(f"{_name(study)}: {n}" for study, n in list(short.items())[:5])
+        short = studies.loc[counts < expected, [*key, "trials"]]
+        if not len(short):
+            return
+        rows = short.head(5).itertuples(index=False, name=None)
+        names = ", ".join(f"{'/'.join(map(str, study))}: {n}" for *study, n in rows)
         more = ", …" if len(short) > 5 else ""
         warnings.warn(
-            f"{len(short)} of {len(trials)} studies have fewer than {expected} trials ({names}{more}); "
+            f"{len(short)} of {len(counts)} studies have fewer than {expected} trials ({names}{more}); "
             "a missing trial counts as one that did not reach the goal",
             stacklevel=3,
         )
-    else:
+    elif len(counts) and counts.min() != counts.max():
         warnings.warn(
-            f"the studies have between {trials.min()} and {trials.max()} trials; a minimum over more "
+            f"the studies have between {counts.min()} and {counts.max()} trials; a minimum over more "
             "trials is lower, so take the first N of each, or best_of(k) at one k",
             stacklevel=3,
         )
-
-
-def _name(study: Any) -> str:
-    return "/".join(str(part) for part in study) if isinstance(study, tuple) else str(study)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +59,7 @@ class Store:
         self._tables = tables.tables_folder(self.path)
         self.manifest = tables.read_manifest(self._tables)
         self._small: dict[str, pa.Table] = {}
+        self._trials_metadata: pq.FileMetaData | None = None
 
     @classmethod
     def bundled(cls) -> Store:
@@ -181,7 +183,15 @@ class Store:
         UnknownMetric
             If the workload has no such metric.
         """
-        return _frame(self._measurements(workload, metrics, status, first))
+        rows = self._measurements(workload, metrics, status, first)
+        codes = np.zeros(len(rows.step), dtype=np.int8)
+        keys = {
+            "workload": pd.Categorical.from_codes(codes, [workload]),
+            "batch_size": np.repeat(rows.batch_size, rows.lengths),
+            "trial": np.repeat(rows.trial, rows.lengths),
+            "step": rows.step,
+        }
+        return pd.DataFrame(keys | rows.columns(), copy=False)
 
     def metrics(self, workload: str) -> list[str]:
         """Names of the metrics measured for a workload."""
@@ -220,9 +230,11 @@ class Store:
         metrics: Sequence[str] | None,
         status: Collection[str] | None,
         first: int | None,
-    ) -> pa.Table:
+    ) -> _Curves:
         path = self._measurements_file(workload)
-        with _opened(path) as source, pq.ParquetFile(source, pre_buffer=True) as file:
+        # What is far away is better fetched in few large pieces; what is mapped needs no copy.
+        far = filesystem(path) is not None
+        with _opened(path) as source, pq.ParquetFile(source, pre_buffer=far) as file:
             known = [name for name in file.schema_arrow.names if name not in schemas.RESERVED]
             missing = [name for name in metrics or () if name not in known]
             if missing:
@@ -230,26 +242,44 @@ class Store:
                     f"{workload} has no metric {', '.join(missing)}; it has {', '.join(known)}"
                 )
             names = list(known if metrics is None else metrics)
-            rows = file.read(columns=["trial", "step", *names], use_threads=True)
+            rows = file.read(columns=["trial", "step", *names])
             groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        groups = [group for group in groups if group.num_rows]
         # Two keys are the same all through a row group: cheaper to repeat than to decode.
-        sizes = [group.column(1).statistics.min if group.num_rows else 0 for group in groups]
-        batch_size = np.repeat(np.array(sizes, np.int64), [group.num_rows for group in groups])
-        columns = {
-            "workload": pa.DictionaryArray.from_arrays(
-                np.zeros(rows.num_rows, dtype=np.int32), pa.array([workload])
-            ),
-            "batch_size": pa.array(batch_size),
-            **{name: rows[name] for name in ("trial", "step", *names)},
-        }
-        table = pa.table(columns, schema=schemas.measurements(names))
+        begins = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
+        trial = rows["trial"].to_numpy()
+        change = np.ones(rows.num_rows, dtype=bool)
+        change[1:] = trial[1:] != trial[:-1]
+        change[begins[:-1]] = True
+        starts = np.flatnonzero(change)
+        sizes = np.array([group.column(1).statistics.min for group in groups], np.int64)
+        batch_size = np.repeat(sizes, np.diff(np.searchsorted(starts, begins)))
+        lengths = np.diff(starts, append=rows.num_rows)
+        curves = _Curves(batch_size, trial[starts], lengths, rows["step"].to_numpy(), rows.select(names))
         if status is None and first is None:
-            return table
-        trials = self._of_workload("trials", workload)
-        kept = trials.filter(pa.array(_chosen_trials(trials, status, first)))
-        if kept.num_rows == trials.num_rows:
-            return table
-        return table.filter(pa.array(_rows_of(table, kept)))
+            return curves
+        trials = self._statuses(workload)
+        return curves.of(trials.filter(pa.array(_chosen_trials(trials, status, first))))
+
+    def _statuses(self, workload: str) -> pa.Table:
+        """Key and status of a workload's trials, without reading those of the others where that is cheap."""
+        names = (*schemas.TRIAL_KEY, "status")
+        path = self._tables / "trials.parquet"
+        if "trials" in self._small or filesystem(path) is not None:
+            return self._of_workload("trials", workload).select(names)
+        with self._opened_small("trials") as source:
+            self._trials_metadata = self._trials_metadata or pq.read_metadata(source)
+            metadata = self._trials_metadata
+            groups = [
+                i
+                for i in range(metadata.num_row_groups)
+                if (found := metadata.row_group(i).column(0).statistics) is None
+                or found.min <= workload <= found.max
+            ]
+            with pq.ParquetFile(source, metadata=metadata) as file:
+                table = file.read_row_groups(groups, columns=list(names), use_threads=False)
+        table = table.unify_dictionaries().combine_chunks()
+        return table.filter(pc.equal(table["workload"].cast(pa.string()), workload))
 
     def _measurements_file(self, workload: str) -> Path:
         path = self._tables / tables.measurements_file(workload)
@@ -276,15 +306,20 @@ class Store:
     def _read(self, name: str) -> pa.Table:
         """One of the small tables, read once: tables in a folder never change."""
         if name not in self._small:
-            try:
-                with _opened(self._tables / f"{name}.parquet") as file:
-                    table = pq.read_table(file, partitioning=None)
-            except FileNotFoundError:
-                raise StoreMissing(
-                    f"{self._tables}: the tables are gone; they were ingested anew, so open the store again"
-                ) from None
+            with self._opened_small(name) as file:
+                table = pq.read_table(file, partitioning=None)
             self._small[name] = table.unify_dictionaries().combine_chunks()
         return self._small[name]
+
+    @contextlib.contextmanager
+    def _opened_small(self, name: str) -> Iterator[Any]:
+        try:
+            with _opened(self._tables / f"{name}.parquet") as file:
+                yield file
+        except FileNotFoundError:
+            raise StoreMissing(
+                f"{self._tables}: the tables are gone; they were ingested anew, so open the store again"
+            ) from None
 
     def _unknown(self, workload: str) -> UnknownWorkload:
         import difflib
@@ -337,12 +372,12 @@ def load_workload(
     StoreMissing, UnknownWorkload, UnknownMetric
         As in `Store`.
     """
-    table = Store(data)._measurements(name, metrics, status, first)
+    rows = Store(data)._measurements(name, metrics, status, first)
     levels, codes = [], []
-    for key in schemas.MEASUREMENT_KEY[1:]:
-        level, code = np.unique(table[key].to_numpy(), return_inverse=True)
+    for key in (rows.batch_size, rows.trial, rows.step):
+        level, code = _levels(key)
         levels.append(level)
-        codes.append(code)
+        codes.append(code if key is rows.step else np.repeat(code, rows.lengths))
     # From codes, because hashing every key of millions of rows again would take most of the time.
     index = pd.MultiIndex(
         levels=cast(Any, levels),  # the stubs ask for lists
@@ -350,7 +385,66 @@ def load_workload(
         names=schemas.MEASUREMENT_KEY[1:],
         verify_integrity=False,
     )
-    return _frame(table.drop_columns(list(schemas.MEASUREMENT_KEY))).set_axis(index, axis=0)
+    return pd.DataFrame(rows.columns(), index=index, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """The measurements of some trials: arrays with an item for each trial, and for each measurement.
+
+    Attributes
+    ----------
+    batch_size, trial, lengths
+        Of each trial, sorted by key, its key and how many measurements it has.
+    step
+        Of each measurement.
+    metrics
+        A row for each measurement.
+    """
+
+    batch_size: NDArray[np.int64]
+    trial: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    step: NDArray[np.int64]
+    metrics: pa.Table
+
+    def of(self, trials: pa.Table) -> _Curves:
+        """Only the curves of these trials of the same workload."""
+        sizes, numbers = trials["batch_size"].to_numpy(), trials["trial"].to_numpy()
+        known = np.unique(self.batch_size)
+        span = 1 + max(self.trial.max(initial=0), numbers.max(initial=0))
+        measured = np.isin(sizes, known)
+        wanted = np.searchsorted(known, sizes[measured]) * span + numbers[measured]
+        kept = np.isin(np.searchsorted(known, self.batch_size) * span + self.trial, wanted)
+        if kept.all():
+            return self
+        rows = np.repeat(kept, self.lengths)
+        return _Curves(
+            self.batch_size[kept],
+            self.trial[kept],
+            self.lengths[kept],
+            self.step[rows],
+            self.metrics.filter(pa.array(rows)),
+        )
+
+    def columns(self) -> dict[str, pd.api.extensions.ExtensionArray]:
+        """The metrics, each as a column of a frame."""
+        return {
+            name: pd.arrays.ArrowExtensionArray(column)
+            for name, column in zip(self.metrics.column_names, self.metrics.columns, strict=True)
+        }
+
+
+def _levels(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct values, sorted, and the place of each key among them."""
+    highest = int(keys.max(initial=0))
+    if highest > 4 * len(keys) + 1_000_000:
+        return np.unique(keys, return_inverse=True)
+    # Without sorting, since a table of all values up to the highest is small.
+    seen = np.zeros(highest + 1, dtype=bool)
+    seen[keys] = True
+    place = np.cumsum(seen) - 1
+    return np.flatnonzero(seen), place[keys]
 
 
 def _chosen_trials(trials: pa.Table, status: Collection[str] | None, first: int | None) -> NDArray[np.bool_]:
@@ -373,21 +467,6 @@ def _chosen_trials(trials: pa.Table, status: Collection[str] | None, first: int 
         before -= np.repeat(before[starts], np.diff(np.append(starts, trials.num_rows)))
         chosen &= before < first
     return chosen
-
-
-def _rows_of(measurements: pa.Table, trials: pa.Table) -> NDArray[np.bool_]:
-    """Which measurements, sorted by key, belong to one of these trials of the same workload."""
-    batch_size, trial = measurements["batch_size"].to_numpy(), measurements["trial"].to_numpy()
-    if not len(trial):
-        return np.zeros(0, dtype=bool)
-    begins = np.ones(len(trial), dtype=bool)
-    begins[1:] = (trial[1:] != trial[:-1]) | (batch_size[1:] != batch_size[:-1])
-    starts = np.flatnonzero(begins)
-    # Trials are few and rows are many: look each trial up once.
-    wanted = set(zip(trials["batch_size"].to_pylist(), trials["trial"].to_pylist(), strict=True))
-    keys = zip(batch_size[starts].tolist(), trial[starts].tolist(), strict=True)
-    kept = np.fromiter((key in wanted for key in keys), bool, len(starts))
-    return np.repeat(kept, np.diff(np.append(starts, len(trial))))
 
 
 _FRAME_TYPES = {pa.float64(): pd.ArrowDtype(pa.float64()), pa.string(): pd.StringDtype()}

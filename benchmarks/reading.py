@@ -86,8 +86,9 @@ def all_workloads(raw: Path, store: Path) -> None:
         found = {}
         for workload, goal in goals.items():
             trials = steps_to_goal(opened.measurements(workload, metrics=[goal.metric]), goal)
-            result = steps_to_result(trials).dropna(subset="steps")
-            found[workload] = dict(zip(result["batch_size"], result["steps"], strict=True))
+            result = steps_to_result(trials)
+            pairs = zip(result["batch_size"], result["steps"], strict=True)
+            found[workload] = {batch_size: steps for batch_size, steps in pairs if steps is not pd.NA}
         return found
 
     began = time.perf_counter()
