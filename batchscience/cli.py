@@ -86,6 +86,13 @@ Inclusive = Annotated[bool, typer.Option("--inclusive", help="The value itself w
 Trials = Annotated[str, typer.Option(metavar="N|all", help="First N COMPLETE trials of each study.")]
 SearchSize = Annotated[int, typer.Option("--best-of", min=1, help="Trials of the search asked about.")]
 Confidence = Annotated[float, typer.Option(min=0.5, max=0.999, help="Of the limits.")]
+BudgetSteps = Annotated[float | None, typer.Option(help="Limit in steps.")]
+BudgetExamples = Annotated[float | None, typer.Option(help="Limit in examples.")]
+BudgetEpochs = Annotated[float | None, typer.Option(help="Limit in passes over the training set.")]
+TrainingSetSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="Examples in an epoch; known for the paper's workloads.", show_default=False),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first damaged file.")]
 
 
@@ -193,8 +200,10 @@ def steps(
         str, typer.Option(metavar="N|all", help="First N COMPLETE trials of each study.")
     ] = "paper",
     k: Annotated[int, typer.Option("--best-of", min=1, help="Trials of the search asked about.")] = 10,
-    budget_steps: Annotated[float | None, typer.Option(help="Limit in steps.")] = None,
-    budget_examples: Annotated[float | None, typer.Option(help="Limit in examples.")] = None,
+    budget_steps: BudgetSteps = None,
+    budget_examples: BudgetExamples = None,
+    budget_epochs: BudgetEpochs = None,
+    training_set_size: TrainingSetSize = None,
     data: Data = None,
     format: OutputFormat = "table",  # noqa: A002
 ) -> None:
@@ -208,7 +217,7 @@ def steps(
         _goal(workload, metric, goal, maximize, inclusive),
         first=_first(workload, trials),
         k=k,
-        budget=_budget(budget_steps, budget_examples),
+        budget=_budget(workload, budget_steps, budget_examples, budget_epochs, training_set_size),
     )
     _print_table(table, format)
 
@@ -293,8 +302,10 @@ def metaparameters(
     reference: Annotated[
         int | None, typer.Option(min=1, help="Batch size that the heuristics start from.")
     ] = None,
-    budget_steps: Annotated[float | None, typer.Option(help="Limit in steps.")] = None,
-    budget_examples: Annotated[float | None, typer.Option(help="Limit in examples.")] = None,
+    budget_steps: BudgetSteps = None,
+    budget_examples: BudgetExamples = None,
+    budget_epochs: BudgetEpochs = None,
+    training_set_size: TrainingSetSize = None,
     confidence: Confidence = 0.9,
     data: Data = None,
     format: OutputFormat = "table",  # noqa: A002
@@ -309,7 +320,7 @@ def metaparameters(
             workload,
             _goal(workload, metric, goal, maximize, inclusive),
             first=_first(workload, trials),
-            budget=_budget(budget_steps, budget_examples),
+            budget=_budget(workload, budget_steps, budget_examples, budget_epochs, training_set_size),
             reference=reference,
             confidence_level=confidence,
         )
@@ -736,12 +747,33 @@ def _first(workload: str, trials: str) -> int | None:
     return int(trials)
 
 
-def _budget(steps: float | None, examples: float | None) -> Budget | None:
+def _budget(
+    workload: str,
+    steps: float | None,
+    examples: float | None,
+    epochs: float | None,
+    training_set_size: int | None,
+) -> Budget | None:
     from .goals import Budget
+    from .paper import training_set_size as published_size
+    from .quality import epoch_budget
 
-    if steps is None and examples is None:
+    given = [limit for limit in (steps, examples, epochs) if limit is not None]
+    if training_set_size is not None and epochs is None:
+        raise typer.BadParameter(
+            "--training-set-size says how long an epoch is; give --budget-epochs with it"
+        )
+    if not given:
         return None
+    if len(given) > 1:
+        raise typer.BadParameter("give one of --budget-steps, --budget-examples and --budget-epochs")
+    if epochs is not None and training_set_size is None and published_size(workload) is None:
+        raise typer.BadParameter(
+            f"the training-set size of {workload} is not known; give --training-set-size"
+        )
     try:
+        if epochs is not None:
+            return epoch_budget(workload, epochs, training_set_size=training_set_size)
         return Budget(steps=steps, examples=examples)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

@@ -186,7 +186,7 @@ class Store:
         rows = self._measurements(workload, metrics, status, first)
         codes = np.zeros(len(rows.step), dtype=np.int8)
         keys = {
-            "workload": pd.Categorical.from_codes(codes, [workload]),
+            "workload": pd.Categorical.from_codes(codes, pd.Index([workload])),
             "batch_size": np.repeat(rows.batch_size, rows.lengths),
             "trial": np.repeat(rows.trial, rows.lengths),
             "step": rows.step,

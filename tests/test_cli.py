@@ -108,6 +108,27 @@ def test_a_goal_nobody_reaches_is_null_not_missing(run: Run, simulated_store: St
     assert next(csv.DictReader(io.StringIO(as_csv.stdout)))["steps"] == ""
 
 
+@pytest.mark.parametrize("command", ["steps", "metaparameters"])
+def test_a_budget_of_epochs_is_one_of_passes_over_the_training_set(
+    run: Run, simulated_store: Store, command: str
+) -> None:
+    words = (command, MNIST, "--data", simulated_store.path, "--format", "json")
+    epochs = run(*words, "--budget-epochs", 0.5)
+    assert epochs.exit_code == 0, epochs.stderr
+    # The paper trains Simple CNN on 55,000 examples of MNIST.
+    assert epochs.stdout == run(*words, "--budget-examples", 27_500).stdout
+    assert epochs.stdout != run(*words).stdout
+    smaller = run(*words, "--budget-epochs", 5.5, "--training-set-size", 5_000)
+    assert smaller.stdout == epochs.stdout
+
+
+def test_epochs_of_a_training_set_of_unknown_size_ask_for_it(run: Run, simulated_store: Store) -> None:
+    words = ("steps", "my/own/workload", "--data", simulated_store.path, "--budget-epochs", 1)
+    done = run(*words, "--metric", "val/classification_error", "--goal", 0.1)
+    assert done.exit_code == 2
+    assert "give --training-set-size" in " ".join(done.stderr.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -116,6 +137,10 @@ def test_a_goal_nobody_reaches_is_null_not_missing(run: Run, simulated_store: St
         ("steps", MNIST, "--trials", "some"),
         ("steps", MNIST, "--budget-steps", "1", "--budget-examples", "1"),
         ("steps", MNIST, "--budget-steps", "0"),
+        ("steps", MNIST, "--budget-epochs", "0"),
+        ("steps", MNIST, "--budget-epochs", "1", "--budget-examples", "1"),
+        ("steps", MNIST, "--training-set-size", "100"),
+        ("metaparameters", MNIST, "--budget-epochs", "1", "--budget-steps", "1"),
         ("steps",),
         ("nothing",),
     ],
