@@ -101,7 +101,15 @@ def training_set_size(workload: str) -> int | None:
     return _BY_NAME[workload].training_set_size if workload in _BY_NAME else None
 
 
-Quantity = Literal["steps", "relative_steps", "best_value", "effective_learning_rate", "settings"]
+Quantity = Literal[
+    "steps",
+    "relative_steps",
+    "best_value",
+    "effective_learning_rate",
+    "settings",
+    "critical_batch_size",
+    "noise_scale",
+]
 """What a panel shows against batch size; ``"settings"``: the trials of one study by their settings."""
 
 

@@ -215,7 +215,11 @@ def drawn(name: str, style: str = "paper") -> Figure:
 @pytest.mark.parametrize("name", FROM_POINTS)
 @pytest.mark.parametrize("style", ["paper", "talk"])
 def test_no_legend_covers_a_panel_and_no_text_leaves_the_figure(name: str, style: str) -> None:
-    figure = drawn(name, style)
+    assert_tidy(drawn(name, style))
+
+
+def assert_tidy(figure: Figure) -> None:
+    """Legends cover no panel, titles overlap nothing, and all text is within the figure."""
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     legends = [*figure.legends]
     legends += [child for ax in figure.axes for child in ax.get_children() if isinstance(child, Legend)]

@@ -258,6 +258,60 @@ def test_a_workload_without_transition_points_keeps_its_row() -> None:
     assert len(drawn(panels.draw_ranges, table).get_yticklabels()) == 1
 
 
+# -- numbers with limits
+
+
+INTERVALS = pd.DataFrame(
+    {
+        "label": ["first", "first", "second"],
+        "series": ["a", "b", "a"],
+        "value": [8.0, 32.0, math.nan],
+        "low": [4.0, math.nan, math.nan],
+        "high": [16.0, 64.0, math.nan],
+        "text": ["", "text of b", "never seen"],
+    }
+)
+
+
+def test_each_number_has_its_place_its_limits_and_its_text() -> None:
+    ax = drawn(panels.draw_intervals, INTERVALS, x_label="x", styles=dict(zip("ab", looks(2), strict=True)))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["first", "second"]
+    assert legend_labels(ax) == ["a", "b"]
+    spans = [line.get_xdata() for line in ax.lines if line.get_label() == "_limits"]
+    # A limit that does not exist is the edge of the axes.
+    assert [tuple(span) for span in spans] == [(4.0, 16.0), (ax.get_xlim()[0], 64.0)]
+    points = {str(line.get_label()): points_of(line) for line in ax.lines if line.get_label() in ("a", "b")}
+    assert list(points["a"]) == [8.0]
+    assert list(points["b"]) == [32.0]
+    assert 1.3 > points["a"][8.0] > 1 > points["b"][32.0] > 0.7
+
+
+def test_a_number_that_is_not_known_says_so() -> None:
+    ax = drawn(panels.draw_intervals, INTERVALS, x_label="x", styles=dict(zip("ab", looks(2), strict=True)))
+    assert [text.get_text() for text in ax.texts] == ["text of b", "not determined"]
+
+
+def test_intervals_of_series_that_another_panel_explains_have_no_legend() -> None:
+    styles = dict(zip("ab", looks(2), strict=True))
+    ax = drawn(panels.draw_intervals, INTERVALS, x_label="x", styles=styles, legend=False)
+    assert legend_labels(ax) == []
+
+
+def test_trials_without_a_height_stand_on_the_upper_edge() -> None:
+    table = pd.DataFrame(
+        {
+            "learning_rate": [0.1, 1.0],
+            "steps": pd.array([100, pd.NA], "Int64"),
+            "outcome": ["goal achieved", "goal not achieved"],
+            "best": [True, False],
+        }
+    )
+    ax = drawn(panels.draw_trials, table, levels=(), y="steps", y_label="Steps", y_base=2)
+    assert points_of(data_lines(ax)["goal achieved"]) == {0.1: 100}
+    assert points_of(data_lines(ax)["goal not achieved"]) == {1.0: ax.get_ylim()[1]}
+    assert ax.get_ylabel() == "Steps"
+
+
 # -- curves and isolation
 
 

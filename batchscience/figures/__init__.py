@@ -46,6 +46,8 @@ class Entry:
         Whether it shows one workload, any that the tables hold.
     split : {"val", "train", "test"}
         Part of the data on which its metrics are measured.
+    shipped : bool
+        Whether it shows the studies that come with the package, whatever other tables there are.
     """
 
     name: str
@@ -55,6 +57,14 @@ class Entry:
     usual: bool = True
     of_workload: bool = False
     split: Split = "val"
+    shipped: bool = False
+
+    @property
+    def needs(self) -> str:
+        """What it is drawn from."""
+        if self.shipped:
+            return "shipped studies"
+        return "published points" if self.published else "raw curves"
 
 
 _PAPER = (
@@ -120,6 +130,18 @@ _MORE = (
 )
 
 
+_SHIPPED = tuple(
+    Entry(name, title, name, published=False, shipped=True)
+    for name, title in (
+        ("shipped_regimes", "Studies that come with the package: the three regimes of each workload"),
+        ("shipped_optimizers", "Studies that come with the package: optimizers side by side"),
+        ("shipped_settings", "Studies that come with the package: settings that reach the goal"),
+        ("shipped_budgets", "Studies that come with the package: best value within a budget"),
+        ("shipped_noise_scale", "Studies that come with the package: noise scale and critical batch size"),
+    )
+)
+
+
 def _on_other_splits(entry: Entry) -> Iterator[Entry]:
     splits: tuple[tuple[Split, str], ...] = (("train", "on training metrics"), ("test", "on test metrics"))
     for split, words in splits:
@@ -135,7 +157,12 @@ def _on_other_splits(entry: Entry) -> Iterator[Entry]:
 
 FIGURES: dict[str, Entry] = {
     entry.name: entry
-    for entry in (*_PAPER, *_MORE, *(other for entry in _PAPER for other in _on_other_splits(entry)))
+    for entry in (
+        *_PAPER,
+        *_MORE,
+        *_SHIPPED,
+        *(other for entry in _PAPER for other in _on_other_splits(entry)),
+    )
 }
 """The figures by name, those of the paper first."""
 
@@ -147,7 +174,7 @@ def listing() -> pd.DataFrame:
     -------
     pandas.DataFrame
         A row is a figure: its ``name`` and ``title``, what it ``needs`` ("published points" come with the
-        package), and whether it is drawn when none is named (``usual``).
+        package, and so do the "shipped studies"), and whether it is drawn when none is named (``usual``).
     """
     import pandas as pd
 
@@ -155,7 +182,7 @@ def listing() -> pd.DataFrame:
         (
             entry.name,
             entry.title,
-            "published points" if entry.published else "raw curves",
+            entry.needs,
             entry.usual,
         )
         for entry in FIGURES.values()
@@ -211,7 +238,7 @@ def render(
         Kinds of files, each named after the figure.
     source : {"auto", "archive", "published"}
         Where the numbers come from: the raw curves, the published points, or the curves where the store
-        holds what the figure shows and else the points.
+        holds what the figure shows and else the points.  Figures of the shipped studies show these alone.
     style : {"paper", "talk"}
         Sizes of the figure and its text.
     workload : str, optional

@@ -21,7 +21,7 @@ from .. import __version__
 from ..errors import BatchScienceError
 from ..paper import Panel
 from . import Entry, Format, SourceName, StyleName
-from .raw import Ask, RawCurves, asks_of
+from .raw import Ask, RawCurves, ShippedCurves, asks_of
 from .sources import NothingToDraw, PanelTables, PublishedPoints, Scope, Source
 from .splits import on_split
 from .style import STYLES
@@ -76,13 +76,17 @@ def render_entries(
         if workload is not None:
             # Says which names come near, where there is no such workload.
             raw.store.studies(workload)
-        raw.prepare_asks([ask for entry in entries for ask in _asks(entry, raw, scope)])
+        raw.prepare_asks([ask for entry in entries if not entry.shipped for ask in _asks(entry, raw, scope)])
+    shipped: RawCurves | None = None
     rendered = []
     for done, entry in enumerate(entries):
         if on_figure is not None:
             on_figure(entry.name, done, len(entries))
         try:
-            paths = _render(entry, sources, scope, out, formats, style)
+            if entry.shipped and shipped is None:
+                shipped = _shipped_curves(entries)
+            whose = [shipped] if entry.shipped and shipped is not None else sources
+            paths = _render(entry, whose, scope, out, formats, style)
         except Exception as error:
             # Whatever fails in one figure must not stop the others.
             if stop_at_error:
@@ -93,6 +97,15 @@ def render_entries(
     if on_figure is not None:
         on_figure("", len(entries), len(entries))
     return rendered
+
+
+def _shipped_curves(entries: Sequence[Entry]) -> RawCurves:
+    """The shipped studies, with all that these figures will ask of them answered."""
+    shipped = ShippedCurves()
+    shipped.prepare_asks(
+        [ask for entry in entries if entry.shipped for ask in _asks(entry, shipped, NO_SCOPE)]
+    )
+    return shipped
 
 
 def panels_of(entry: Entry) -> list[Panel]:

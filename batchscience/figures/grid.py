@@ -56,7 +56,7 @@ def draw_grid(
     ----------
     tables : sequence of PanelTables
         In reading order.
-    kind : {"published", "archive"}
+    kind : {"published", "archive", "shipped"}
         Where the numbers come from; the note at the foot says so.
     style : Style
         Sizes.
@@ -121,6 +121,8 @@ def origin(kind: SourceKind) -> str:
     """Where the numbers come from, in words."""
     if kind == "published":
         return "Points: read from the released notebook of Shallue et al. (2019)."
+    if kind == "shipped":
+        return "Computed from studies trained with this package, which come with it: no data of the paper."
     return "Computed from the raw curves."
 
 

@@ -33,7 +33,7 @@ def asks(raw: RawCurves, scope: Scope) -> list[Ask]:
     goal = scope.goal or paper.goal_of(workload)
     if goal is None:
         return []
-    return [_ask(workload, size, scope.goal or goal) for size in _sizes(raw, workload)]
+    return [_ask(workload, size, scope.goal or goal) for size in smallest_middle_largest(raw, workload)]
 
 
 def _ask(workload: str, batch_size: int, goal: Goal) -> Ask:
@@ -50,8 +50,8 @@ def _workload(raw: RawCurves, scope: Scope) -> str:
     return [*rich, *known, *raw.store.workloads()][0]
 
 
-def _sizes(raw: RawCurves, workload: str) -> list[int]:
-    """The smallest, a middle and the largest batch size."""
+def smallest_middle_largest(raw: RawCurves, workload: str) -> list[int]:
+    """Batch sizes of a workload: the smallest, a middle one and the largest."""
     sizes = sorted(raw.store.studies(workload)["batch_size"].tolist()) if raw.has(workload) else []
     if len(sizes) <= MOST_BATCH_SIZES:
         return sizes
@@ -70,7 +70,10 @@ def tables(source: Source, scope: Scope) -> list[PanelTables]:
         raise NothingToDraw("isolation plots need the raw curves; run 'batchscience fetch' first")
     workload = _workload(source, scope)
     goal = goal_for(source, workload, scope.goal)
-    answers = {size: source.answer(_ask(workload, size, goal)).table for size in _sizes(source, workload)}
+    answers = {
+        size: source.answer(_ask(workload, size, goal)).table
+        for size in smallest_middle_largest(source, workload)
+    }
     everyone = pd.concat(answers.values(), ignore_index=True)
     names = [
         name

@@ -180,34 +180,45 @@ def draw_trials(
     levels: Sequence[float],
     x_limits: Limits | None = None,
     y_limits: Limits | None = None,
+    y: str = "one_minus_momentum",
+    y_label: str = "1 − momentum",
+    y_base: int = 10,
 ) -> None:
     """Draw the trials of a study by learning rate and momentum, coloured by their outcome.
 
     Parameters
     ----------
     table : pandas.DataFrame
-        A row is a trial: ``learning_rate``, ``one_minus_momentum``, ``outcome`` (a key of `OUTCOMES`)
-        and ``best`` (whether it is the one with the fewest steps).
+        A row is a trial: ``learning_rate``, ``one_minus_momentum`` (or another column `y`; where it is
+        missing the trial stands on the upper edge), ``outcome`` (a key of `OUTCOMES`) and ``best`` (whether
+        it is the one with the fewest steps).
     ax : matplotlib.axes.Axes
         Where to draw.
     levels : sequence of float
         Effective learning rates, learning_rate / (1 − momentum), to draw contours for.
     x_limits, y_limits : (float, float), optional
         Limits of the axes; widened to hold all trials.
+    y, y_label : str
+        What stands on the vertical axis, which is logarithmic.
+    y_base : int, default 10
+        Base of its ticks.
     """
-    x, y = _numbers(table, "learning_rate"), _numbers(table, "one_minus_momentum")
+    x, heights = _numbers(table, "learning_rate"), _numbers(table, y)
     _scale(ax, "x", _span(x, x_limits, base=10, keep=False), base=10)
-    _scale(ax, "y", _span(y, y_limits, base=10, keep=False), base=10)
+    _scale(ax, "y", _span(heights, y_limits, base=y_base, keep=False), base=y_base)
     ax.set_xlabel("Learning rate")
-    ax.set_ylabel("1 − momentum")
+    ax.set_ylabel(y_label)
     ax.grid(visible=False)
     _draw_contours(ax, levels)
     size = _marker_size()
+    top = ax.get_ylim()[1]
     for outcome, (color, marker) in OUTCOMES.items():
         rows = table[table["outcome"] == outcome]
+        known = _numbers(rows, y)
+        on_edge = np.isnan(known)
         ax.plot(
             _numbers(rows, "learning_rate"),
-            _numbers(rows, "one_minus_momentum"),
+            np.where(on_edge, top, known),
             linestyle="none",
             marker=marker,
             markersize=(0.85 if outcome == "infeasible" else 1.05) * size,
@@ -215,13 +226,14 @@ def draw_trials(
             markeredgecolor=color if outcome == "infeasible" else "black",
             markeredgewidth=0.35 * _line_width(),
             alpha=0.9,
+            clip_on=not on_edge.any(),
             label=outcome,
             zorder={"infeasible": 2, "goal not achieved": 3}.get(outcome, 4),
         )
     best = table[table["best"].astype(bool)]
     ax.plot(
         _numbers(best, "learning_rate"),
-        _numbers(best, "one_minus_momentum"),
+        _numbers(best, y),
         linestyle="none",
         marker="*",
         markersize=2.9 * size,
@@ -437,6 +449,95 @@ def draw_ranges(table: pd.DataFrame, *, ax: Axes, label_width: int = 44) -> None
                 label="at least this (end of the data)" if open_ended else label,
                 zorder=5 if name == "useful" else 4,
             )
+
+
+def draw_intervals(
+    table: pd.DataFrame,
+    *,
+    ax: Axes,
+    x_label: str,
+    styles: Mapping[str, Look],
+    legend: bool = True,
+    absent: str = "not determined",
+) -> None:
+    """Draw numbers with their limits, one below the other.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A row is a number: ``label`` (rows of one label stand together, from the top down), ``series``,
+        ``value`` (missing = not known), ``low`` and ``high`` (missing = there is no such limit, and the line
+        runs to the edge), and ``text`` to stand above it.
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    x_label : str
+        Label of the horizontal axis, which is logarithmic.
+    styles : mapping of str to Look
+        The look of each series.
+    legend : bool, default True
+        Whether the series are to be explained.
+    absent : str
+        What stands in place of a number that is not known.
+    """
+    labels = list(dict.fromkeys(table["label"].astype(str)))
+    value, low, high = (_numbers(table, name) for name in ("value", "low", "high"))
+    limits = _span(np.concatenate([value, low, high]), None, base=2, keep=False)
+    # Room for the texts beside the numbers.
+    wide = (limits[1] / limits[0]) ** 0.08
+    left, right = limits[0] / wide, limits[1] * wide
+    _scale(ax, "x", (left, right), base=2)
+    ax.set_ylim(-0.6, len(labels) - 0.3)
+    ax.set_yticks(np.arange(len(labels))[::-1], [plain(label) for label in labels])
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")
+    ax.set_xlabel(x_label)
+    named: set[str] = set() if legend else set(styles)
+    for label_number, label in enumerate(labels):
+        rows = np.flatnonzero(table["label"].astype(str) == label)
+        for place, row in enumerate(rows):
+            height = (
+                len(labels) - 1 - label_number + 0.5 * ((len(rows) - 1) / 2 - place) / max(1, len(rows) - 1)
+            )
+            series = str(table["series"].iloc[row])
+            look = styles[series]
+            known = not math.isnan(value[row])
+            ends = (left if math.isnan(low[row]) else low[row], right if math.isnan(high[row]) else high[row])
+            if known:
+                ax.plot(
+                    ends,
+                    [height, height],
+                    color=look.color,
+                    linewidth=1.4 * _line_width(),
+                    label="_limits",
+                    zorder=2,
+                )
+            ax.plot(
+                [value[row]],
+                [height],
+                linestyle="none",
+                marker=look.marker,
+                markersize=1.6 * _marker_size(),
+                color=look.color,
+                markeredgecolor="white",
+                label="_more" if series in named else _legend(series),
+                zorder=3,
+            )
+            named.add(series)
+            text = str(table["text"].iloc[row]) if known else absent
+            if text:
+                at = value[row] if known else math.sqrt(left * right)
+                across = math.log(at / left) / math.log(right / left)
+                ax.annotate(
+                    text,
+                    (at, height),
+                    xytext=(0, 0.9 * _marker_size() if known else 0),
+                    textcoords="offset points",
+                    ha="left" if across < 0.25 else "right" if across > 0.75 else "center",
+                    va="bottom" if known else "center",
+                    fontsize=_small(),
+                    color=ANNOTATION,
+                    zorder=4,
+                )
 
 
 def draw_learning_curves(

@@ -221,6 +221,22 @@ class RawCurves:
             self._answers[ask] = Answer(table, tuple(str(warning.message) for warning in caught))
 
 
+class ShippedCurves(RawCurves):
+    """The studies that come with the package as a source of panels."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        from ..store import Store
+
+        RawCurves.__init__(self, Store.bundled())
+
+    @property
+    def kind(self) -> SourceKind:
+        """Trained with this package, and so nothing of the paper."""
+        return "shipped"
+
+
 @dataclass(slots=True)
 class _Curves:
     """The measurements of one workload, as long as they are needed."""

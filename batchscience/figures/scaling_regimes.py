@@ -53,8 +53,10 @@ def tables(source: Source, scope: Scope) -> list[PanelTables]:  # noqa: ARG001
     return found
 
 
-def with_regimes(table: PanelTables, source: Source) -> PanelTables:
+def with_regimes(table: PanelTables, source: Source, found: Regimes | None = None) -> PanelTables:
     """A panel of one series of steps, with its regimes and transition points added.
+
+    They are computed unless somebody has `found` them.
 
     Notes
     -----
@@ -62,7 +64,7 @@ def with_regimes(table: PanelTables, source: Source) -> PanelTables:
     how far it depends on what one calls equal.  The critical batch size is that of the knee law, with
     limits from resampled trials where the source has trials, and else from the scatter of the points.
     """
-    found = _regimes(table, source)
+    found = found or _regimes(table, source)
     measured = found.measured
     if measured.perfect_to is None or measured.useful_to is None:
         return dataclasses.replace(table, notes=(*table.notes, str(found)))

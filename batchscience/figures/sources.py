@@ -57,7 +57,7 @@ class Scope:
     goal: Goal | None = None
 
 
-SourceKind = Literal["published", "archive"]
+SourceKind = Literal["published", "archive", "shipped"]
 
 
 class Source(Protocol):
@@ -65,7 +65,7 @@ class Source(Protocol):
 
     @property
     def kind(self) -> SourceKind:
-        """Whether they were read from the published figures or computed from raw curves."""
+        """Whether they were read from the published figures or computed from raw curves, and from whose."""
 
     def prepare(self, panels: Iterable[Panel]) -> None:
         """Do now, together, what `tables` of these panels will need."""
