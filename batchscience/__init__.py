@@ -14,6 +14,7 @@ _HOME = {
     "Goal": "goals",
     "Store": "store",
     "load_workload": "store",
+    "import_panels": "exports",
     "ingest": "ingest",
     "fetch_archive": "fetch",
     "steps_to_goal": "results",
@@ -22,6 +23,7 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
+    from .exports import import_panels
     from .fetch import fetch_archive
     from .goals import Budget, Goal
     from .ingest import ingest
@@ -35,6 +37,7 @@ __all__ = [
     "__version__",
     "best_of",
     "fetch_archive",
+    "import_panels",
     "ingest",
     "load_workload",
     "steps_to_goal",

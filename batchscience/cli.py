@@ -165,6 +165,43 @@ def _say_what_was_read(report: IngestReport, data: Path) -> None:
         _say(f"{len(report.problems)} files could not be read (listed above); the rest is in the tables")
 
 
+@app.command("import")
+def import_(
+    panels: Annotated[list[Path], typer.Argument(metavar="PANEL.csv...", help="A tracker's panel exports.")],
+    runs: Annotated[
+        Path, typer.Option(metavar="RUNS.csv", help="A row is a run: run, batch_size, its settings.")
+    ],
+    workload: Annotated[str, typer.Option(metavar="NAME", help="dataset/model/optimizer of the runs.")],
+    updates_per_step: Annotated[
+        str,
+        typer.Option(
+            metavar="N|N/M|COLUMN", help="Optimizer updates that a logged step stands for, or where it is."
+        ),
+    ],
+    metric: Annotated[list[str] | None, typer.Option(help="Only this metric; may be repeated.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="Only this column of RUNS.csv is a metaparameter; repeatable.")
+    ] = None,
+    ranges: Annotated[bool, typer.Option("--ranges", help="The MIN and MAX columns too.")] = False,
+    step_column: Annotated[str, typer.Option(help="Column of logged steps.")] = "Step",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the raw layout.")] = Path("studies"),
+) -> None:
+    """Turn the panel exports of an experiment tracker into studies that ingest reads."""
+    from .exports import import_panels
+
+    try:
+        report = import_panels(
+            panels, runs, out, workload=workload, updates_per_step=updates_per_step, metrics=metric,
+            ranges=ranges, settings=setting, step_column=step_column,
+        )  # fmt: skip
+    except (FileExistsError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    _say(
+        f"{report.studies:,} studies, {report.trials:,} trials, {report.rows:,} evaluations of "
+        f"{', '.join(report.metrics)} are in {out}; batchscience ingest {out} reads them"
+    )
+
+
 @app.command()
 def workloads(
     data: Data = None,

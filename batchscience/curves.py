@@ -60,7 +60,7 @@ class Curves:
         if not parts:
             return pa.table({"trial": pa.array([], pa.int64()), "step": pa.array([], pa.int64())})
         table = pa.concat_tables(parts, promote_options="default")
-        sampled = sum(map(_looks_sampled, parts))
+        sampled = sum(map(count_sampled, parts))
         if sampled:
             what = "look like a tracker's sampled export, so that their steps to goal are upper bounds"
             self.note(Problem(self.path, f"{sampled} curves of 500, 1,000 or 1,500 irregular points {what}"))
@@ -160,7 +160,7 @@ def _unsettled(curves: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return found
 
 
-def _looks_sampled(curves: pa.Table) -> int:
+def count_sampled(curves: pa.Table) -> int:
     """How many trials have exactly as many points as trackers sample for export, at uneven steps."""
     trial = curves["trial"].to_numpy()
     begins = np.flatnonzero(np.diff(trial, prepend=trial[:1] - 1))
