@@ -81,6 +81,12 @@ def test_liberties_of_trackers_exports_are_parsed(text: bytes) -> None:
     assert rows.metrics == {"val/e": [1.5, 0.5]}
 
 
+def test_fractional_epochs_beside_the_steps_are_a_metric_like_any_other() -> None:
+    rows = parse_rows(b"epoch,step,val/e\n0,0,1.5\n0.25,10,0.5\n", "here")
+    assert rows.steps == [0, 10]
+    assert rows.metrics == {"epoch": [0.0, 0.25], "val/e": [1.5, 0.5]}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -280,6 +280,23 @@ def test_a_missing_setting_is_a_group_of_its_own_and_nan_another() -> None:
     assert steps_to_result(as_text, by=["label_smoothing"])["trials"].tolist() == [2, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.array([2, None, -1, None, 2], dtype="Int64"),
+        pd.Categorical(["z", None, "a", None, "z"], categories=["z", "a"]),
+        np.array([2.0, np.nan, -1.0, np.nan, 2.0]),
+        pd.array([True, None, False, None, True], dtype="boolean"),
+    ],
+    ids=["whole numbers", "categories", "floats", "yes or no"],
+)
+def test_a_setting_of_any_type_splits_a_study_and_none_of_its_trials_disappears(column: Any) -> None:
+    result = steps_to_result(trials([10, 20, 30, 40, 50]).assign(setting=column), by=["setting"])
+    assert sorted(zip(result["steps"], result["trials"], strict=True)) == [(10, 2), (20, 2), (30, 1)]
+    assert result["setting"].isna().tolist() == [False, False, True]
+    assert result["setting"].dtype == pd.Series(column).dtype
+
+
 def test_a_loss_summed_over_the_batch_is_a_warning_that_names_the_metric() -> None:
     loss = "val/cross_entropy_error"
     summed = [
@@ -287,6 +304,15 @@ def test_a_loss_summed_over_the_batch_is_a_warning_that_names_the_metric() -> No
     ]
     with pytest.warns(UserWarning, match=rf"{loss} at step 0 is 18.4 at batch size 8 and 36.8 at 16"):
         steps_to_goal(pd.concat(summed), Goal(loss, 1.0))
+    # One diverged trial is no sum: of each batch size the median counts, and infinities are none.
+    inf = float("inf")
+    firsts = {8: [2.3, 2.4, 99.0], 16: [2.2, 2.3, inf], 32: [inf, inf, 2.3], 64: [float("nan"), None, 2.5]}
+    unlike = [
+        curve([value, 0.1], batch_size=size, trial=trial)
+        for size, values in firsts.items()
+        for trial, value in enumerate(values)
+    ]
+    assert len(steps_to_goal(pd.concat(unlike), GOAL)) == 12
     mean = [curve([2.3 + 0.1 * i, 0.1], batch_size=size) for i, size in enumerate((8, 16, 32))]
     assert steps_to_goal(pd.concat(mean), GOAL)["steps"].tolist() == [10, 10, 10]
 

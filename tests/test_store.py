@@ -184,6 +184,42 @@ def test_filters_equal_those_of_pandas_on_random_trials(tmp_path: Path) -> None:
         assert rows.to_numpy().tolist() == expected[key].to_numpy().tolist()
 
 
+def test_a_column_empty_in_one_file_changes_no_type(tmp_path: Path) -> None:
+    header, *lines = CURVE.splitlines()
+    emptied = "\n".join([header, *(line.rpartition(",")[0] + "," for line in lines)]) + "\n"
+    files = study_files({1: emptied}, study="x/y/z/1") | study_files({1: CURVE, 2: emptied}, study="x/y/z/2")
+    ingest(write_files(tmp_path / "raw", files), tmp_path / "s")
+    frame = Store(tmp_path / "s").measurements("x/y/z")
+    assert str(frame["val/classification_error"].dtype) == "double[pyarrow]"
+    assert frame.groupby(["batch_size", "trial"])["val/classification_error"].count().tolist() == [0, 3, 0]
+
+
+def test_trials_are_found_however_the_rows_of_their_table_are_grouped(store: Store, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    import pyarrow.parquet as pq
+
+    shutil.copytree(store.path, tmp_path / "copy")
+    path = next((tmp_path / "copy").rglob("trials.parquet"))
+    table = pq.read_table(path)
+    for statistics in (True, False):
+        pq.write_table(table, path, row_group_size=5, write_statistics=statistics)
+        manifest = path.parent / "manifest.json"
+        parts = json.loads(manifest.read_text())
+        parts["files"]["trials.parquet"] = path.stat().st_size
+        manifest.write_text(json.dumps(parts))
+        found = Store(tmp_path / "copy").measurements(WORKLOAD, first=2)
+        pd.testing.assert_frame_equal(found, store.measurements(WORKLOAD, first=2))
+
+
+def test_steps_far_apart_are_indexed_like_steps_close_together(tmp_path: Path) -> None:
+    far = CURVE.replace("\n10,", "\n10000000000,").replace("\n20,", "\n20000000000,")
+    ingest(write_files(tmp_path / "raw", study_files({1: far})), tmp_path / "s")
+    frame = load_workload(WORKLOAD, data=tmp_path / "s")
+    assert frame.index.tolist() == [(64, 1, 0), (64, 1, 10**10), (64, 1, 2 * 10**10)]
+
+
 def test_the_bundled_study_opens_and_shows_what_its_readme_says() -> None:
     from batchscience.goals import Goal
     from batchscience.results import steps_by_batch_size
