@@ -556,7 +556,7 @@ def train(
     noise_at: Annotated[
         list[int] | None, typer.Option(help="Measure the gradient noise scale at this step; repeatable.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the raw layout.")] = Path("studies"),
+    out: Annotated[str, typer.Option(metavar="DIR|URL", help="Root of the raw layout.")] = "studies",
     datasets: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what there is to train and about how long it takes.")

@@ -85,6 +85,20 @@ def filesystem(path: Path) -> Any:
     return getattr(path, "fs", None)
 
 
+def local_path(path: str | os.PathLike[str]) -> Path | None:
+    """The path on this machine, also of a URL such as ``file:///tmp/tables``; None for one elsewhere.
+
+    Examples
+    --------
+    >>> local_path("file:///tmp/tables").as_posix(), local_path("s3://bucket/tables")
+    ('/tmp/tables', None)
+    """
+    if not is_url(path):
+        return Path(path)
+    kind, _, rest = str(path).partition("://")
+    return Path(rest) if kind in ("file", "local") else None
+
+
 @contextlib.contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
     """A file or folder on this machine: the path itself, or a copy of what lies at a URL."""

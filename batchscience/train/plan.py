@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import LayoutError, TrainingError
 from ..goals import Goal
 from ..layout import COMPLETE, INCOMPLETE, INFEASIBLE, Curve, TrialFile, finished_trials, read_trial
+from ..places import is_url, local_path
 from ..spaces import Parameter, SearchSpace
 from .engine import Engine, Failure, Processes, Task, Train, engine_named
+from .mirror import finished_at, mirror_of
 from .rules import EvaluationRule, Limits, NoiseRule
-from .study import Study, StudyReport, Sweep, missing_trials, run_sweeps
+from .study import Study, StudyReport, Sweep, run_sweeps
 from .work import TrainedTrial, TrialWork
 from .workloads import Workload, workload_named
 
@@ -140,8 +142,8 @@ class Plan:
     ----------
     studies : tuple of (Study, int)
         Each with the number of its trials.
-    out : Path
-        Root of the raw layout.
+    out : path
+        Root of the raw layout, or its URL.
     seed : int, default 0
         Of the searches and of all trials.
     device : str, default "cpu"
@@ -162,7 +164,7 @@ class Plan:
     """
 
     studies: tuple[tuple[Study, int], ...]
-    out: Path
+    out: str | os.PathLike[str]
     seed: int = 0
     device: str = "cpu"
     engine: str = "local"
@@ -225,7 +227,7 @@ def read_plan(path: str | os.PathLike[str], **changes: Any) -> Plan:
         ]
         return Plan(
             tuple(studies),
-            Path(given["out"]) if "out" in given else home / file.out,
+            given.get("out", file.out if is_url(file.out) else home / file.out),
             seed=file.seed,
             device=file.device,
             engine=engine.name,
@@ -425,7 +427,8 @@ def expected(plan: Plan, *, calibrate: bool = True) -> list[Expected]:
     Several workers are taken to divide the time; what a cluster has is not asked.
     """
     lacking = {
-        study.name: len(missing_trials(plan.out / study.name, trials)) for study, trials in plan.studies
+        study.name: trials - sum(trial <= trials for trial in finished_at(plan.out, study.name))
+        for study, trials in plan.studies
     }
     speeds: dict[str, _Speed] = {}
     to_do: dict[str, list[Study]] = {}
@@ -619,6 +622,7 @@ class _Followed(Sweep):
 
     def tasks(self) -> Iterator[Task]:
         goal = self.study.workload.goal
+        self.prepare()
         self.progress = Progress(self.study.workload.name, self.study.batch_size, 0, self.trials)
         for trial in finished_trials(self.place):
             if trial <= self.trials:
@@ -704,8 +708,15 @@ class Found:
 
 
 def found(plan: Plan) -> list[Found]:
-    """What each study of a plan has found, read from its folder."""
-    return [_found(study, plan.out / study.name, trials) for study, trials in plan.studies]
+    """What each study of a plan has found, read from its folder or URL."""
+    mirror, root = mirror_of(plan.out), local_path(plan.out)
+    if mirror is not None:
+        root = mirror.root
+        with mirror.held():
+            for study, _ in plan.studies:
+                mirror.fetch(study.name)
+    assert root is not None
+    return [_found(study, root / study.name, trials) for study, trials in plan.studies]
 
 
 @dataclass(slots=True)

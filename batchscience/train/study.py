@@ -31,8 +31,10 @@ from ..layout import (
     write_trial,
     write_whole,
 )
+from ..places import local_path
 from ..spaces import Parameter, SearchSpace
 from .engine import Engine, Failure, Task, engine_named
+from .mirror import finished_at, mirror_of
 from .rules import Limits, NoiseRule, Pruning
 from .work import FACTS_FILE, TrainedTrial, TrialWork
 from .workloads import Workload
@@ -211,8 +213,8 @@ class StudyReport:
 
 
 def missing_trials(folder: str | os.PathLike[str], trials: int) -> list[int]:
-    """Numbers up to `trials` of which a study's folder holds no whole trial."""
-    there = set(finished_trials(folder))
+    """Numbers up to `trials` of which a study's folder, or the URL of one, holds no whole trial."""
+    there = set(finished_at(folder, ""))
     return [trial for trial in range(1, trials + 1) if trial not in there]
 
 
@@ -236,7 +238,7 @@ def run_study(
     ----------
     study : Study
     folder : path
-        Root of the raw layout; the study lies in ``folder/dataset/model/optimizer/batch_size``.
+        Root of the raw layout, or its URL; the study lies in ``folder/dataset/model/optimizer/batch_size``.
     trials : int
         How many trials the study should have; more may be asked for later.
     seed : int, default 0
@@ -264,13 +266,20 @@ def run_study(
     Raises
     ------
     TrainingError
-        If the folder holds another study, the disk is full, or devices, data or settings do not fit.
+        If the folder holds another study, the disk is full, a URL cannot be reached, or devices, data or
+        settings do not fit.
 
     Notes
     -----
     A trial appears whole, by one rename; what is finished is never trained again, what is not is.
     Several processes may work on one folder: each trial is locked by the one that trains it, the others
     take the next.
+
+    At a URL a trial counts once its ``metadata.json`` is there, which is put there last (see `Mirror`).  The
+    locks are those of this machine: processes of one machine share a study at a URL as they share a folder.
+    Processes of several machines are not kept apart.  A trial that another machine has finished is not
+    begun; one that two machines train at the same time is trained twice, and the later of the two equal
+    results stays.  Give each machine batch sizes of its own, or one driver an engine for all of them.
     """
     with contextlib.ExitStack() as stack:
         used = stack.enter_context(engine_named(engine)) if isinstance(engine, str) else engine
@@ -316,8 +325,14 @@ class Sweep:
         trainer: Trainer | None = None,
     ) -> None:
         self.study, self.trials, self.seed, self.together = study, trials, seed, together
-        self.place = Path(folder) / study.name
-        self.report = StudyReport(self.place)
+        self._mirror = mirror_of(folder)
+        self._prepared = False
+        root = local_path(folder)
+        if self._mirror is not None:
+            root = self._mirror.root
+        assert root is not None
+        self.place = root / study.name
+        self.report = StudyReport(self.place if self._mirror is None else self._mirror.study(study.name))
         self._devices: Devices | None = None
         if engine.here:
             from .devices import Devices, strategy_for
@@ -340,10 +355,23 @@ class Sweep:
     def _chief(self) -> bool:
         return self._devices is None or self._devices.chief
 
+    def prepare(self) -> None:
+        """Write the study's files, or see that those there are of this study; fetch what a URL holds."""
+        if self._prepared or not self._chief:
+            return
+        if self._mirror is None:
+            _begin(self.study, self.place, self.seed, self.report.folder)
+        else:
+            with self._mirror.held():
+                self._mirror.fetch(self.study.name)
+                _begin(self.study, self.place, self.seed, self.report.folder)
+                self._mirror.publish_study(self.study.name)
+        self._prepared = True
+
     def tasks(self) -> Iterator[Task]:
         """Trials to train, each claimed when it is asked for."""
+        self.prepare()
         if self._chief:
-            _begin(self.study, self.place, self.seed)
             self.report.found = [t for t in finished_trials(self.place) if t <= self.trials]
         # With several processes in one trial all must go through the same numbers.
         alone = self._devices is None or not self._devices.has_peers
@@ -361,6 +389,16 @@ class Sweep:
     def _claim(self, trial: int) -> bool:
         stack = contextlib.ExitStack()
         holder = stack.enter_context(_claimed(self.place, trial, self._devices))
+        alone = self._devices is None or not self._devices.has_peers
+        # Another machine may have been faster.
+        if (
+            holder is None
+            and alone
+            and self._mirror is not None
+            and self._mirror.fetched(self.study.name, trial)
+        ):
+            self.report.found.append(trial)
+            holder = ""
         if holder is None:
             self._claims[trial] = stack
             if self._chief:
@@ -386,6 +424,8 @@ class Sweep:
                     # The claim has shown that it is not whole, and that nobody else is writing it.
                     shutil.rmtree(whole)
                 write_trial(self.place, came.file, came.curve, extras=came.extras)
+                if self._mirror is not None:
+                    self._mirror.publish(self.study.name, came.trial)
                 (self.place / _LOCKS / f"{came.trial}.npz").unlink(missing_ok=True)
             self.report.trained.append(came.trial)
         self._claims.pop(came.trial).close()
@@ -463,8 +503,8 @@ def trainer_of(study: Study, devices: Devices, datasets: str | os.PathLike[str] 
     )
 
 
-def _begin(study: Study, place: Path, seed: int) -> None:
-    """Write the study's files, or see that those there are of this study."""
+def _begin(study: Study, place: Path, seed: int, shown: Path) -> None:
+    """Write the study's files, or see that those there are of this study; messages name what is `shown`."""
     run, file = study.run_file(seed=seed), study.file()
     if not (place / STUDY_FILE).is_file():
         write_study(place, file, run=run)
@@ -474,7 +514,7 @@ def _begin(study: Study, place: Path, seed: int) -> None:
         held |= json.loads((place / RUN_FILE).read_text("utf-8"))
     except (LayoutError, OSError, ValueError) as error:
         raise TrainingError(
-            f"{place}: a study of another origin is there ({error}); take another folder"
+            f"{shown}: a study of another origin is there ({error}); take another folder"
         ) from None
     # As JSON a fact that is null would be absent, and its absence no difference.
     wanted = {"narrowed": None, "prune": None, **file.model_dump(), **run.model_dump()}
@@ -491,7 +531,7 @@ def _begin(study: Study, place: Path, seed: int) -> None:
         changes = "; ".join(
             f"{key}: {_plain(held.get(key))} there, {_plain(wanted[key])} here" for key in differing
         )
-        raise TrainingError(f"{place}: holds a study that differs in {changes}; take another folder")
+        raise TrainingError(f"{shown}: holds a study that differs in {changes}; take another folder")
     if narrows:
         # The source stays: these are the trials of one study.
         write_whole(place / RUN_FILE, RunFile(**{**json.loads(run.text()), "source": held["source"]}).text())
