@@ -35,6 +35,7 @@ from batchscience.layout import (
 from batchscience.places import place
 from batchscience.store import Store
 from batchscience.train import EvaluationRule, Limits, Study, missing_trials, run_study, workload_named
+from batchscience.train.engine import Processes
 from batchscience.train.mirror import Mirror, mirror_of
 from batchscience.train.plan import expected, found, read_plan
 from tests.train_support import ROOT, quiet_environment
@@ -284,6 +285,16 @@ def test_two_processes_of_one_machine_never_train_the_same_trial(
         report = run_study(STUDY, MEMORY, trials=3)
     assert report.trained == [3]
     assert report.held == {2: "process 4711 on this machine"}
+
+
+def test_worker_processes_need_not_reach_the_url(
+    memory: MemoryFileSystem, on_disk: Path, machine: Callable[[str], None]
+) -> None:
+    # Nothing that is in the memory of this process can be seen by another.
+    with Processes(1) as engine:
+        report = run_study(STUDY, MEMORY, trials=2, engine=engine, together=2)
+    assert report.trained == [1, 2]
+    assert set(contents(place(MEMORY) / STUDY.name)) == set(first(2, on_disk))
 
 
 PLAN = """
