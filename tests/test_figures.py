@@ -278,13 +278,14 @@ def from_curves(simulated_store: Store, tmp_path_factory: pytest.TempPathFactory
         [], simulated_store, out, formats=("svg",), source="archive", on_figure=lambda *at: seen.append(at)
     )
     assert [(one.name, one.error) for one in rendered if one.error] == []
-    assert [name for name, _, _ in seen] == [*names_of(), ""]
-    assert [done for _, done, _ in seen] == list(range(len(names_of()) + 1))
+    names = names_of(source="archive")
+    assert [name for name, _, _ in seen] == [*names, ""]
+    assert [done for _, done, _ in seen] == list(range(len(names) + 1))
     return out
 
 
 def test_every_usual_figure_renders_from_raw_curves(from_curves: Path) -> None:
-    assert {path.stem for path in from_curves.iterdir()} == set(names_of())
+    assert {path.stem for path in from_curves.iterdir()} == set(names_of(source="archive"))
     assert set(OF_PAPER) <= {path.stem for path in from_curves.iterdir()}
 
 

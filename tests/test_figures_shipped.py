@@ -62,7 +62,10 @@ def points(folder: Path, name: str) -> pd.DataFrame:
 
 def test_they_are_drawn_whenever_none_is_named_and_say_what_they_need() -> None:
     assert len(SHIPPED) == 5
-    assert set(SHIPPED) <= set(names_of())
+    assert set(SHIPPED) <= set(names_of()) & set(names_of(source="published"))
+    # Who asks for the archive alone gets nothing else, unless by name.
+    assert not set(SHIPPED) & set(names_of(source="archive"))
+    assert names_of(SHIPPED, source="archive") == SHIPPED
     table = listing().set_index("name")
     assert set(table.loc[SHIPPED, "needs"]) == {"shipped studies"}
 

@@ -190,8 +190,12 @@ def listing() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "title", "needs", "usual"])
 
 
-def names_of(wanted: Iterable[str] = (), *, of_workload: bool = False) -> list[str]:
+def names_of(
+    wanted: Iterable[str] = (), *, of_workload: bool = False, source: SourceName = "auto"
+) -> list[str]:
     """The names of the figures asked for, in order; if none is, the usual ones or those of one workload.
+
+    From the archive alone the usual ones are those that show it, so not the shipped studies.
 
     Raises
     ------
@@ -210,7 +214,9 @@ def names_of(wanted: Iterable[str] = (), *, of_workload: bool = False) -> list[s
         return names
     if of_workload:
         return [name for name, entry in FIGURES.items() if entry.of_workload]
-    return [name for name, entry in FIGURES.items() if entry.usual]
+    return [
+        name for name, entry in FIGURES.items() if entry.usual and not (entry.shipped and source == "archive")
+    ]
 
 
 def render(
@@ -306,7 +312,7 @@ def render_all(
     list of Rendered
         For each figure its files, or the error that kept it from being drawn.
     """
-    chosen = names_of(names, of_workload=workload is not None)
+    chosen = names_of(names, of_workload=workload is not None, source=source)
     unknown = [repr(kind) for kind in formats if kind not in get_args(Format)]
     if unknown:
         raise BatchScienceError(f"there is no format {', '.join(unknown)}; choose from pdf, png, svg")
