@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -9,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,42 @@ def report(what: str, value: float, bar: float, *, at_most: bool) -> None:
 def size_of(folder: Path) -> int:
     """Bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+class Side:
+    """A process that measures when it is asked to, and sleeps otherwise.
+
+    `measures` is called in it with the arguments, and returns the measurements, functions without
+    arguments.
+    """
+
+    def __init__(self, measures: Callable[..., Sequence[Callable[[], Any]]], *arguments: object) -> None:
+        spawning = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawning.Pipe()
+        self._process = spawning.Process(target=_serve, args=(theirs, measures, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()
+
+    def measure(self, number: int = 0) -> Callable[[], Any]:
+        """The measurement of a number, as a function."""
+
+        def asked() -> Any:
+            self._pipe.send(number)
+            return self._pipe.recv()
+
+        return asked
+
+    def end(self) -> None:
+        """Let the process end."""
+        self._pipe.send(None)
+        self._process.join()
+
+
+def _serve(
+    pipe: Connection, measures: Callable[..., Sequence[Callable[[], Any]]], arguments: Sequence[object]
+) -> None:
+    made = measures(*arguments)
+    pipe.send(None)
+    while (number := pipe.recv()) is not None:
+        pipe.send(made[number]())

@@ -1,6 +1,8 @@
 """Steps per second of one trial against `keras.Model.fit`, and what a strategy of one device costs.
 
-Every line prints a ratio of times of one run on one machine.  Run it alone::
+Every line prints a ratio of times of one run on one machine.  Both sides run in processes of their own, as
+they would for a user, and are measured in turn: how TensorFlow uses its threads is set once in a process,
+and a trial sets it otherwise than Keras finds it.  Run it alone::
 
     python benchmarks/training.py [--rounds 5]
 """
@@ -11,13 +13,14 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 import tensorflow as tf
+from measure import Side
 
 from batchscience.train.data import DataSet, Split, digits, mnist1d
 from batchscience.train.devices import Devices, strategy_for
@@ -35,12 +38,13 @@ def images(count: int = 1024) -> DataSet:
     return DataSet("images", "classification", 10, split)
 
 
-def fully_connected(shape: tuple[int, ...], widths: tuple[int, ...]) -> Callable[[], keras.Model]:
+DATA_SETS: dict[str, Callable[[], DataSet]] = {"digits": digits, "mnist1d": mnist1d, "images": images}
+
+
+def fully_connected(shape: tuple[int, ...], widths: Sequence[int]) -> keras.Model:
     """The Keras model of the same layers."""
     hidden = [keras.layers.Dense(width, activation="relu") for width in widths]
-    return lambda: keras.Sequential(
-        [keras.Input(shape), keras.layers.Flatten(), *hidden, keras.layers.Dense(10)]
-    )
+    return keras.Sequential([keras.Input(shape), keras.layers.Flatten(), *hidden, keras.layers.Dense(10)])
 
 
 def simple_cnn() -> keras.Model:
@@ -77,12 +81,7 @@ def ours(data_set: DataSet, model: str, batch_size: int, steps: int, devices: De
 
 
 def fit(
-    data_set: DataSet,
-    build: Callable[[], keras.Model],
-    batch_size: int,
-    steps: int,
-    *,
-    steps_per_execution: int = 1,
+    data_set: DataSet, model: keras.Model, batch_size: int, steps: int, *, steps_per_execution: int = 1
 ) -> Callable[[], float]:
     """A function that returns seconds per step of `keras.Model.fit` as a user writes it."""
     assert isinstance(data_set.train, Split)
@@ -95,7 +94,6 @@ def fit(
         .batch(batch_size, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)
     )
-    model = build()
     model.compile(
         keras.optimizers.SGD(0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -109,6 +107,33 @@ def fit(
         return (time.perf_counter() - begun) / steps
 
     return measure
+
+
+def loops(
+    data: str, model: str, batch_size: int, steps: int, places: Sequence[str]
+) -> list[Callable[[], float]]:
+    """Seconds per step of our loop on each device."""
+    data_set = DATA_SETS[data]()
+    return [ours(data_set, model, batch_size, steps, strategy_for(place)) for place in places]
+
+
+def fits(
+    data: str, widths: Sequence[int], batch_size: int, executions: dict[int, int]
+) -> list[Callable[[], float]]:
+    """Seconds per step of `fit` at each number of steps per execution (to steps); a CNN without `widths`."""
+    data_set = DATA_SETS[data]()
+    assert isinstance(data_set.train, Split)
+    shape = data_set.train.inputs.shape[1:]
+    return [
+        fit(
+            data_set,
+            fully_connected(shape, widths) if widths else simple_cnn(),
+            batch_size,
+            steps,
+            steps_per_execution=count,
+        )
+        for count, steps in executions.items()
+    ]
 
 
 def ratio(name: str, slow: Callable[[], float], fast: Callable[[], float], rounds: int, floor: float) -> bool:
@@ -130,26 +155,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    cpu = strategy_for("cpu")
     held = []
-    for data_set, model, widths, batch_size in (
-        (digits(), "fc_128_128_128", (128, 128, 128), 16),
-        (mnist1d(), "fc_100_100", (100, 100), 64),
+    for data, model, widths, batch_size in (
+        ("digits", "fc_128_128_128", (128, 128, 128), 16),
+        ("mnist1d", "fc_100_100", (100, 100), 64),
     ):
-        assert isinstance(data_set.train, Split)
-        build = fully_connected(data_set.train.inputs.shape[1:], widths)
-        name = f"{data_set.name}/{model} at batch {batch_size}"
-        loop = ours(data_set, model, batch_size, 8000, cpu)
-        held.append(ratio(f"{name}: fit / loop", fit(data_set, build, batch_size, 1000), loop, rounds, 10))
-        many = fit(data_set, build, batch_size, 2000, steps_per_execution=100)
-        held.append(ratio(f"{name}: fit with steps_per_execution=100 / loop", many, loop, rounds, 3))
-        under = ours(data_set, model, batch_size, 8000, strategy_for("cpu:1"))
-        held.append(ratio(f"{name}: no strategy / strategy of one device", loop, under, rounds, 1 / 1.1))
-    cnn = images()
-    loop = ours(cnn, "simple_cnn_base", 256, 8, cpu)
-    held.append(
-        ratio("simple_cnn_base at batch 256: fit / loop", fit(cnn, simple_cnn, 256, 8), loop, rounds, 1)
-    )
+        name = f"{data}/{model} at batch {batch_size}"
+        loop = Side(loops, data, model, batch_size, 8000, ("cpu", "cpu:1"))
+        keras_fit = Side(fits, data, widths, batch_size, {1: 1000, 100: 2000})
+        held += [
+            ratio(f"{name}: fit / loop", keras_fit.measure(0), loop.measure(), rounds, 10),
+            ratio(
+                f"{name}: fit with steps_per_execution=100 / loop",
+                keras_fit.measure(1),
+                loop.measure(),
+                rounds,
+                3,
+            ),
+            ratio(
+                f"{name}: no strategy / strategy of one device",
+                loop.measure(0),
+                loop.measure(1),
+                rounds,
+                1 / 1.1,
+            ),
+        ]
+        loop.end()
+        keras_fit.end()
+    loop = Side(loops, "images", "simple_cnn_base", 256, 16, ("cpu",))
+    keras_fit = Side(fits, "images", (), 256, {1: 16})
+    name = "simple_cnn_base at batch 256: fit / loop"
+    held.append(ratio(name, keras_fit.measure(), loop.measure(), rounds, 1))
+    loop.end()
+    keras_fit.end()
     raise SystemExit(0 if all(held) else 1)
 
 

@@ -110,7 +110,9 @@ class DataSet:
             sample = self.train.inputs[:1]
         else:
             sample = next(self.train.batches(1, seed=None))[0]
-        prepared = self.prepare(tf.constant(sample))
+        # In a graph nothing runs, so that TensorFlow's threads can still be configured.
+        with tf.Graph().as_default():
+            prepared = self.prepare(tf.constant(sample))
         return tf.TensorSpec(prepared.shape[1:], prepared.dtype)
 
 

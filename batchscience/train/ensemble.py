@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from ..goals import Goal
 from ..layout import COMPLETE, INCOMPLETE, INFEASIBLE
 from .data import training_order
+from .devices import processors
 from .loop import BATCH_LOSS, MOST_STEPS_PER_CALL, Checkpoint, Outcome, State, Trainer
 from .rules import EvaluationRule, Limits, NoiseRule, Pruning
 
@@ -104,7 +104,7 @@ class Ensemble:
 
     def __init__(self, trainer: Trainer, *, threads: int | None = None) -> None:
         self.trainer = trainer
-        self.threads = threads or (_threads() if trainer.devices.kind == "cpu" else 1)
+        self.threads = threads or (processors() if trainer.devices.kind == "cpu" else 1)
         self._advance = self._program(self._many)
         self._measure = self._program(self._sums)
         self._ready: set[int] = set()
@@ -296,13 +296,6 @@ class Ensemble:
 
 def _some(run: _Run | None, runs: Sequence[_Run | None]) -> _Run:
     return run if run is not None else next(other for other in runs if other is not None)
-
-
-def _threads() -> int:
-    allowed = tf.config.threading.get_intra_op_parallelism_threads()
-    allowed = allowed or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, processors) if allowed else processors
 
 
 def alone_because(trainer: Trainer, limits: Limits) -> str | None:

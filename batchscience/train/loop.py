@@ -21,7 +21,7 @@ from ..errors import TrainingError
 from ..goals import Goal
 from ..layout import COMPLETE, INCOMPLETE, INFEASIBLE, Curve
 from .data import DataSet, Split, training_order
-from .devices import Devices
+from .devices import Devices, keep_programs_on_their_thread
 from .models import Network
 from .optimizers import DECAY_DEFAULTS, Optimizer, decayed_learning_rate
 from .rules import EvaluationRule, Limits, NoiseRule, Pruning
@@ -69,6 +69,10 @@ class Trainer:
     train_examples : int, default 10000
         The ``train/`` columns are measured on so many of the first training examples (all, if there are
         fewer).
+    together : bool, default False
+        Whether an `Ensemble` will train several trials at once: then TensorFlow keeps its threads, which
+        they share.  Otherwise a compiled trial on a CPU stays on one
+        (`devices.keep_programs_on_their_thread`).
 
     Raises
     ------
@@ -96,6 +100,7 @@ class Trainer:
         clip_norm: float | None = None,
         compiled: bool | None = None,
         train_examples: int = 10_000,
+        together: bool = False,
     ) -> None:
         self.data_set, self.network, self.optimizer = data_set, network, optimizer
         self.batch_size, self.devices, self.accumulate = batch_size, devices, accumulate
@@ -106,6 +111,8 @@ class Trainer:
         self.compiled = compiled
         if compiled is None:
             self.compiled = devices.kind != "cpu" or not network.convolutional
+        if self.compiled and devices.kind == "cpu" and not together:
+            keep_programs_on_their_thread()
         self._task = TASKS[data_set.task]
         self._jit = tf.function(jit_compile=True, autograph=False) if self.compiled else (lambda f: f)
         self._advance = tf.function(self._advance_all, autograph=False)

@@ -485,7 +485,7 @@ def _speed(plan: Plan, studies: Sequence[Study], devices: Devices) -> _Speed:
     begin, steps = 0.0, []
     for study in [ends[0], ends[-1]][: len(ends)]:
         began = time.perf_counter()
-        trainer = trainer_of(study, devices, plan.datasets)
+        trainer = trainer_of(study, devices, plan.datasets, together=plan.together > 1)
         count = max(16, min(study.steps or 512, 512, 65_536 // study.batch_size))
         train, trials = _short(plan, study, trainer, count)
         list(train(trials))

@@ -348,6 +348,7 @@ class Sweep:
             (self.place / _LOCKS).absolute() if engine.same_disk else None,
             checkpoint_every,
             trainer,
+            together > 1,
         )
         self._claims: dict[int, contextlib.ExitStack] = {}
 
@@ -480,8 +481,14 @@ def run_sweeps(
             sweep.close()
 
 
-def trainer_of(study: Study, devices: Devices, datasets: str | os.PathLike[str] | None = None) -> Trainer:
-    """The compiled programs of a study."""
+def trainer_of(
+    study: Study,
+    devices: Devices,
+    datasets: str | os.PathLike[str] | None = None,
+    *,
+    together: bool = False,
+) -> Trainer:
+    """The compiled programs of a study, for trials one after another or `together`."""
     from .loop import Trainer
     from .optimizers import optimizer_named
 
@@ -500,6 +507,7 @@ def trainer_of(study: Study, devices: Devices, datasets: str | os.PathLike[str] 
         accumulate=study.accumulate,
         clip_norm=study.workload.clip_norm,
         train_examples=study.workload.train_examples,
+        together=together,
     )
 
 

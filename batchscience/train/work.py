@@ -74,6 +74,8 @@ class TrialWork:
         Seconds between two checkpoints of a trial.
     trainer : Trainer, optional
         Compiled programs that are there already.
+    together : bool, default False
+        Whether several trials will be trained at once.
     """
 
     study: Study
@@ -83,6 +85,7 @@ class TrialWork:
     checkpoints: Path | None = None
     checkpoint_every: float = 60.0
     trainer: Trainer | None = None
+    together: bool = False
 
     def begin(self) -> Train:
         """Load the data and make the programs; the function returned trains trials."""
@@ -92,7 +95,7 @@ class TrialWork:
         trainer = self.trainer
         if trainer is None:
             devices = self.device if isinstance(self.device, Devices) else strategy_for(self.device)
-            trainer = trainer_of(self.study, devices, self.datasets)
+            trainer = trainer_of(self.study, devices, self.datasets, together=self.together)
 
         pruning = self._pruning()
         together = _Together(self, trainer, pruning)
@@ -158,7 +161,8 @@ class TrialWork:
     def __reduce__(self) -> tuple[Callable[..., TrialWork], tuple[Any, ...]]:
         workload, own = _sendable(self.study.workload)
         study = replace(self.study, workload=workload)
-        rest = (self.seed, self.device, self.datasets, self.checkpoints, self.checkpoint_every)
+        files = (self.datasets, self.checkpoints, self.checkpoint_every)
+        rest = (self.seed, self.device, *files, None, self.together)
         return _received, (study, own, rest)
 
 
