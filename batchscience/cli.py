@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 import warnings
@@ -626,6 +627,7 @@ def _train_plan(plan: Plan, dry_run: bool, format: Format) -> None:  # noqa: A00
 
     import pandas as pd
 
+    from .train.devices import is_chief
     from .train.plan import expected, found, run_plan
 
     if dry_run:
@@ -639,8 +641,9 @@ def _train_plan(plan: Plan, dry_run: bool, format: Format) -> None:  # noqa: A00
     for report in reports:
         for trial, why in {**report.held, **report.failed}.items():
             _say(f"{report.folder}: trial {trial} not finished here: {why}")
-    _print_table(pd.DataFrame([asdict(row) for row in found(plan)]), format)
-    _say(f"{sum(len(report.trained) for report in reports):,} trials trained, they are in {plan.out}")
+    if plan.device != "workers" or is_chief(os.environ.get("TF_CONFIG")):
+        _print_table(pd.DataFrame([asdict(row) for row in found(plan)]), format)
+        _say(f"{sum(len(report.trained) for report in reports):,} trials trained, they are in {plan.out}")
     if any(report.failed for report in reports):
         raise typer.Exit(1)
 

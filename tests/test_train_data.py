@@ -361,3 +361,91 @@ def test_open_images_have_any_number_of_sure_labels(tmp_path):
     assert np.flatnonzero(targets[0]).tolist() == [3, 7]
     assert targets[1].sum() == 0
     assert targets.shape[1] == held.outputs > 7
+
+
+# What tensorflow-datasets documents of these data sets; its package does not come with it.
+PUBLISHED_SPLITS = {
+    "imagenet2012": {"train": 1_281_167, "validation": 50_000},
+    "open_images_v4": {"train": 1_743_042, "validation": 41_620, "test": 125_436},
+    "lm1b": {"train": 30_301_028, "test": 306_688},
+}
+
+
+@pytest.fixture
+def mocked(tmp_path):
+    """A data set of tensorflow-datasets at its published size, with no file but its description."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    def mock(name, **options):
+        builder = tfds.builder(name, data_dir=str(tmp_path))
+        identity = tfds.core.dataset_info.DatasetIdentity.from_builder(builder)
+        described = tfds.core.DatasetInfo(builder=identity, features=builder.info.features)
+        files = tfds.core.ShardedFileTemplate(
+            data_dir=builder.data_path, dataset_name=builder.name, filetype_suffix="tfrecord"
+        )
+        splits = [
+            tfds.core.splits.SplitInfo(name=part, shard_lengths=[size], num_bytes=0, filename_template=files)
+            for part, size in PUBLISHED_SPLITS[name].items()
+        ]
+        described.set_splits(tfds.core.splits.SplitDict(splits))
+        Path(builder.data_path).mkdir(parents=True)
+        described.write_to_directory(builder.data_path)
+        return tfds.testing.mock_data(num_examples=24, data_dir=str(tmp_path), **options)
+
+    return mock
+
+
+@_marked
+def test_imagenet_takes_the_mock_examples_of_tensorflow_datasets(mocked, tmp_path):
+    with mocked("imagenet2012"):
+        held = data.imagenet(datasets=tmp_path, size=16)
+        assert {name: split.size for name, split in held.splits().items()} == {
+            "train": 1_231_167,
+            "val": 50_000,
+            "test": 50_000,
+        }
+        for split in held.splits().values():
+            inputs, targets = next(split.batches(8, seed=1))
+            assert (inputs.shape, inputs.dtype) == ((8, 16, 16, 3), np.uint8)
+            assert (targets.shape, targets.dtype) == ((8,), np.int32)
+            assert inputs.std() > 1
+            assert 0 <= targets.min() < targets.max() < held.outputs == 1000
+
+
+@_marked
+def test_lm1b_takes_the_mock_sentences_of_tensorflow_datasets(mocked, tmp_path):
+    with mocked("lm1b"):
+        held = data.lm1b(tmp_path)
+        assert [split.size for split in held.splits().values()] == [30_301_028, 153_344, 153_344]
+        for split in held.splits().values():
+            inputs, targets = next(split.batches(8, seed=1))
+            assert inputs.shape == targets.shape == (8, data.SENTENCE)
+            assert np.array_equal(inputs[:, 1:], targets[:, :-1])
+            assert not inputs[:, 0].any()
+            assert targets.max() >= 2
+
+
+@_marked
+def test_open_images_take_mock_examples_of_tensorflow_datasets(mocked, tmp_path):
+    import tensorflow as tf
+
+    def examples(builder, *_, **__):
+        # The mock's own examples give each part of an object another number of objects.
+        features = builder.info.features["objects_trainable"].feature
+
+        def example(i):
+            part = {name: tf.range(i % 3, dtype=tf.int64) for name in features}
+            confidence = tf.fill([i % 3], tf.constant(10, features["confidence"].np_dtype))
+            image = tf.cast(tf.random.stateless_uniform((24 + i, 40, 3), (i, 0)) * 255, tf.uint8)
+            return {"image": image, "objects_trainable": part | {"confidence": confidence}}
+
+        return tf.data.Dataset.range(24).map(lambda i: example(tf.cast(i, tf.int32)))
+
+    with mocked("open_images_v4", as_dataset_fn=examples):
+        held = data.open_images_v4(tmp_path, size=16)
+        assert [split.size for split in held.splits().values()] == [1_743_042, 41_620, 125_436]
+        for split in held.splits().values():
+            inputs, targets = next(split.batches(6, seed=None))
+            assert (inputs.shape, inputs.dtype) == ((6, 16, 16, 3), np.uint8)
+            assert targets.shape == (6, held.outputs)
+            assert targets.sum(1).tolist() == [0, 1, 2, 0, 1, 2]
