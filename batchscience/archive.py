@@ -15,6 +15,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
@@ -38,38 +39,107 @@ OnProgress = Callable[[int, int], None]
 """Called with the bytes of the source read so far, and all of them."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """A file of a source that is damaged or unusual: where, and what."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
 def files(
     source: Path, *, wanted: Callable[[str], bool], on_progress: OnProgress | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each wanted file below a folder or in an archive.
+    """Name and content of each wanted file below a folder or in an archive; see `Source.files`."""
+    with Source(source) as opened:
+        yield from opened.files(wanted=wanted, on_progress=on_progress)
+
+
+class Source:
+    """A folder or an archive, opened: an archive is decompressed from now on, beside whatever else is done.
 
     Parameters
     ----------
-    source : pathlib.Path
+    path : pathlib.Path
         A folder, or a tar that may be compressed by bzip2, gzip, xz or zstd (told by its first bytes).
-    wanted : callable
-        Whether the content of a file of this name is needed; the others are passed over.
-    on_progress : callable, optional
-        See `OnProgress`.
-
-    Yields
-    ------
-    tuple of str and bytes
-        Name relative to the source, with ``/`` between its parts, and the content.  A folder gives its
-        files in the order of their names; an archive in its own order.
 
     Raises
     ------
-    ArchiveRefused
-        If a member is a link, a device, larger than `MAX_MEMBER`, or has an absolute name or one with ``..``.
     LayoutError
-        If the source is not there, is not an archive, or ends too early.
+        If the source is not there or is not an archive.
     """
-    if source.is_dir():
-        return _folder_files(source, wanted)
-    if not source.is_file():
-        raise LayoutError(f"{source}: no such file or folder")
-    return _archive_files(source, wanted, on_progress)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack = contextlib.ExitStack()
+        if not path.is_dir():
+            if not path.is_file():
+                raise LayoutError(f"{path}: no such file or folder")
+            try:
+                self._stream, self._position = _open(path, self._stack)
+            except BaseException:
+                self._stack.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def files(
+        self, *, wanted: Callable[[str], bool], on_progress: OnProgress | None = None
+    ) -> Iterator[tuple[str, bytes]]:
+        """Name and content of each wanted file, once.
+
+        Parameters
+        ----------
+        wanted : callable
+            Whether the content of a file of this name is needed; the others are passed over.
+        on_progress : callable, optional
+            See `OnProgress`.
+
+        Yields
+        ------
+        tuple of str and bytes
+            Name relative to the source, with ``/`` between its parts, and the content.  A folder gives its
+            files in the order of their names; an archive in its own order.
+
+        Raises
+        ------
+        ArchiveRefused
+            If a member is a link, a device, larger than `MAX_MEMBER`, or has an absolute name or one with
+            ``..``.
+        LayoutError
+            If the archive is damaged or ends too early.
+        """
+        if self._path.is_dir():
+            return _folder_files(self._path, wanted)
+        return self._members(wanted, on_progress)
+
+    def _members(
+        self, wanted: Callable[[str], bool], on_progress: OnProgress | None
+    ) -> Iterator[tuple[str, bytes]]:
+        total, done = self._path.stat().st_size, 0
+        tar = _Tar(self._stream, self._path)
+        try:
+            for member in tar.members(wanted):
+                if on_progress is not None and tar.refilled:
+                    tar.refilled = False
+                    done = max(done, self._position())
+                    on_progress(done, total)
+                yield member
+            tar.drain()
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, RuntimeError, ValueError) as error:
+            raise LayoutError(
+                f"{self._path}: cannot be decompressed after {tar.read} bytes ({error}); "
+                "is the file cut short?"
+            ) from error
+        if on_progress is not None:
+            on_progress(total, total)
 
 
 def digest(source: Path) -> str:
@@ -96,29 +166,6 @@ def _folder_files(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
                     raise LayoutError(f"{path}: {error.strerror}") from None
 
 
-def _archive_files(
-    source: Path, wanted: Callable[[str], bool], on_progress: OnProgress | None
-) -> Iterator[tuple[str, bytes]]:
-    total, done = source.stat().st_size, 0
-    with contextlib.ExitStack() as stack:
-        stream, position = _open(source, stack)
-        tar = _Tar(stream, source)
-        try:
-            for member in tar.members(wanted):
-                if on_progress is not None and tar.refilled:
-                    tar.refilled = False
-                    done = max(done, position())
-                    on_progress(done, total)
-                yield member
-            tar.drain()
-        except (OSError, EOFError, lzma.LZMAError, zlib.error, RuntimeError, ValueError) as error:
-            raise LayoutError(
-                f"{source}: cannot be decompressed after {tar.read} bytes ({error}); is the file cut short?"
-            ) from error
-        if on_progress is not None:
-            on_progress(total, total)
-
-
 def _open(source: Path, stack: contextlib.ExitStack) -> tuple[BinaryIO, Callable[[], int]]:
     """The decompressed stream of an archive, and a function that tells how far the file was read."""
     raw = stack.enter_context(source.open("rb"))
@@ -131,27 +178,33 @@ def _open(source: Path, stack: contextlib.ExitStack) -> tuple[BinaryIO, Callable
         try:
             import indexed_bzip2
         except ImportError:  # no wheel for this platform: the standard library reads on one core
-            return cast(BinaryIO, stack.enter_context(bz2.BZ2File(raw))), raw.tell
+            return _ahead(_Bzip2(raw), raw.tell, stack)
         parallel = stack.enter_context(
             indexed_bzip2.IndexedBzip2File(str(source), parallelization=os.cpu_count() or 1)
         )
-        ahead = stack.enter_context(_ReadAhead(parallel))
-        return cast(BinaryIO, ahead), lambda: ahead.position
+        return _ahead(parallel, lambda: int(parallel.tell_compressed()) // 8, stack)
     if magic.startswith(b"\x1f\x8b"):
-        return cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=raw))), raw.tell
+        return _ahead(stack.enter_context(gzip.GzipFile(fileobj=raw)), raw.tell, stack)
     if magic.startswith(b"\xfd7zXZ\x00"):
-        return cast(BinaryIO, stack.enter_context(lzma.LZMAFile(raw))), raw.tell
+        return _ahead(stack.enter_context(lzma.LZMAFile(raw)), raw.tell, stack)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         import zstandard
 
         reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return cast(BinaryIO, stack.enter_context(reader)), raw.tell
+        return _ahead(stack.enter_context(reader), raw.tell, stack)
     if len(magic) == _BLOCK and (magic[257:262] == b"ustar" or not magic.strip(b"\x00")):
         return raw, raw.tell
     raise LayoutError(
         f"{source}: expected a tar, plain or compressed by bzip2, gzip, xz or zstd; "
         f"found a file that begins with {magic[:16]!r}"
     )
+
+
+def _ahead(
+    stream: Any, position: Callable[[], int], stack: contextlib.ExitStack
+) -> tuple[BinaryIO, Callable[[], int]]:
+    ahead = stack.enter_context(_ReadAhead(stream, position))
+    return cast(BinaryIO, ahead), lambda: ahead.position
 
 
 def _offset(file: BinaryIO) -> int:
@@ -165,7 +218,7 @@ class _Program:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         os.lseek(compressed.fileno(), 0, os.SEEK_SET)
         self._process = subprocess.Popen(
-            [program, "-dc", f"-n{os.cpu_count() or 1}"],
+            ["nice", "-n5", program, "-dc", f"-n{os.cpu_count() or 1}"],
             stdin=compressed.fileno(),
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -197,14 +250,52 @@ class _Program:
         return chunk
 
 
-class _ReadAhead:
-    """Reads a parallel decompressor in a thread of its own.
+class _Bzip2:
+    """The standard library's decompressor, called with large pieces.
 
-    It decodes only a few blocks before it waits for a reader; so the reader must always be there.
+    It lets other threads work within each call, and waits for its turn between two.
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, compressed: BinaryIO) -> None:
+        self._compressed = compressed
+        self._decompressor = bz2.BZ2Decompressor()
+
+    def read(self, size: int) -> bytes:
+        """About the next `size` bytes; empty at the end.
+
+        Raises
+        ------
+        EOFError
+            If the file is cut short.
+        OSError
+            If it is damaged.
+        """
+        while True:
+            rest, begun = b"", True
+            if self._decompressor.eof:  # another stream may follow
+                rest, begun = self._decompressor.unused_data, False
+                self._decompressor = bz2.BZ2Decompressor()
+            if self._decompressor.needs_input and not rest:
+                rest = self._compressed.read(_CHUNK_AHEAD >> 2)
+                if not rest and begun:
+                    raise EOFError("it ends before its end marker")
+                if not rest:
+                    return b""
+            chunk = self._decompressor.decompress(rest, size)
+            if chunk:
+                return chunk
+
+
+class _ReadAhead:
+    """Reads a decompressor in a thread of its own.
+
+    A parallel one decodes only a few blocks before it waits for a reader; so the reader must always be
+    there.  Another works beside the reader this way.
+    """
+
+    def __init__(self, stream: Any, position: Callable[[], int]) -> None:
         self._stream = stream
+        self._position = position
         self._chunks: queue.Queue[bytes | BaseException] = queue.Queue(_CHUNKS_AHEAD)
         self._stopped = False
         self._ended = False
@@ -226,8 +317,8 @@ class _ReadAhead:
         try:
             while not self._stopped:
                 chunk = self._stream.read(_CHUNK_AHEAD)
-                # At the end it says 0.
-                self.position = max(self.position, int(self._stream.tell_compressed()) // 8)
+                # At the end the parallel one says 0.
+                self.position = max(self.position, self._position())
                 self._chunks.put(chunk)
                 if not chunk:
                     return
@@ -271,7 +362,7 @@ class _Tar:
             if kind in _HEADERS:
                 if size > 1 << 20:
                     raise ArchiveRefused(_too_large(f"{self._source}: the header of {name}", size))
-                text = take(padded, name)[:size]
+                text = take(padded, name, size)
                 if kind == _LONG_NAME:
                     long_name = text.rstrip(b"\x00").decode("utf-8", "surrogateescape")
                 elif kind == _PAX:
@@ -286,7 +377,7 @@ class _Tar:
             if kind == _DIRECTORY:
                 continue
             if wanted(name):
-                yield name, take(padded, name)[:size]
+                yield name, take(padded, name, size)
             else:
                 self._skip(padded, name)
 
@@ -334,7 +425,8 @@ class _Tar:
             at += int(length)
         return fields
 
-    def _take(self, count: int, what: str) -> bytes:
+    def _take(self, count: int, what: str, needed: int | None = None) -> bytes:
+        """The next bytes; of them only as many as are needed."""
         end = self._at + count
         if end > len(self._buffer):
             parts = [self._buffer[self._at :]]
@@ -350,7 +442,7 @@ class _Tar:
                 parts.append(chunk)
                 have += len(chunk)
             self._buffer, self._at, end = b"".join(parts), 0, count
-        taken = self._buffer[self._at : end]
+        taken = self._buffer[self._at : end if needed is None else self._at + needed]
         self._at = end
         self.read += count
         return taken

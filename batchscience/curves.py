@@ -11,19 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 
 from . import schemas
+from .archive import Problem
 from .errors import LayoutError
 from .layout import CURVE_FILE, parse_rows, settle
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """Something in the source that is damaged: where, and what."""
-
-    path: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.what}"
 
 
 @dataclass(slots=True)
@@ -59,14 +49,14 @@ class Curves:
         parts += [part for trial in singly if (part := self._one(trial, curves[trial])) is not None]
         if not parts:
             return pa.table({"trial": pa.array([], pa.int64()), "step": pa.array([], pa.int64())})
-        table = pa.concat_tables(parts, promote_options="default")
         sampled = sum(map(count_sampled, parts))
         if sampled:
             what = "look like a tracker's sampled export, so that their steps to goal are upper bounds"
             self.note(Problem(self.path, f"{sampled} curves of 500, 1,000 or 1,500 irregular points {what}"))
-        if len(parts) > 1:
-            table = table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
-        return table
+        if len(parts) == 1:
+            return parts[0]
+        table = pa.concat_tables(parts, promote_options="default")
+        return table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
 
     def _together(self, header: bytes, curves: dict[int, bytes]) -> pa.Table | None:
         """Curves with one header as one table; None if one of them needs a closer look."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,10 @@ from . import __version__, schemas, tables
 from .layout import INCOMPLETE, StudyFile, TrialFile
 
 _SAMPLE = 8_000
+_MOST_HELD = 1 << 26
+
+Kept: TypeAlias = Any
+"""Curves that wait: a pyarrow.Table, or (where it begins in the file, how many bytes it has)."""
 
 
 @dataclass(slots=True)
@@ -33,14 +39,14 @@ class ReadStudy:
         Its ``study.json``; None where that is missing or damaged.
     source : str
         Where it comes from.
-    trials : list of pyarrow.Table
-        Its trials with metadata, in pieces, each as `trial_rows` makes them.
     with_curve, with_metadata : set of int
         Numbers of the trials of which there is the one or the other.
     metrics : set of str
         Columns of its curves.
-    curves : list of tuple of int
-        Where its curves lie in the `Spill`, in pieces; a trial's lies in one piece.
+    files : dict of int to TrialFile
+        Metadata of its trials, until they are written.
+    curves : list of Kept
+        Its curves in pieces, until they are written; a trial's lies in one piece.
     rows, measurements : int
         Rows of its curves, and numbers in them.
     """
@@ -49,11 +55,11 @@ class ReadStudy:
     batch_size: int
     file: StudyFile | None = None
     source: str = ""
-    trials: list[pa.Table] = field(default_factory=list)
     with_curve: set[int] = field(default_factory=set)
     with_metadata: set[int] = field(default_factory=set)
     metrics: set[str] = field(default_factory=set)
-    curves: list[tuple[int, int]] = field(default_factory=list)
+    files: dict[int, TrialFile] = field(default_factory=dict)
+    curves: list[Kept] = field(default_factory=list)
     rows: int = 0
     measurements: int = 0
 
@@ -69,43 +75,61 @@ class ReadStudy:
 
 
 class Spill:
-    """One file in which parsed curves (trial, step and metrics) wait until their workload is written.
+    """Where parsed curves (trial, step and metrics) wait until their workload is written.
 
-    One, because creating a file for each study took longer than filling it.
+    In memory, and beyond `_MOST_HELD` bytes in one file: one, because creating a file for each study took
+    longer than filling it.
     """
 
     def __init__(self, path: Path) -> None:
-        self._sink = pa.OSFile(str(path), "wb")
-        self._source = pa.OSFile(str(path), "rb")
+        self._path = path
+        self._held = 0
+        self._sink: pa.NativeFile | None = None
+        self._source: pa.NativeFile | None = None
 
-    def put(self, curves: pa.Table) -> tuple[int, int]:
-        """Append a table; returns where it begins and how many bytes it has."""
+    def put(self, curves: pa.Table) -> Kept:
+        """Keep a table."""
+        if self._held + curves.nbytes <= _MOST_HELD:
+            self._held += curves.nbytes
+            return curves
+        if self._sink is None:
+            self._sink = pa.OSFile(str(self._path), "wb")
+            self._source = pa.OSFile(str(self._path), "rb")
         start = self._sink.tell()
         with pa.ipc.new_stream(self._sink, curves.schema) as stream:
             stream.write_table(curves)
         return start, self._sink.tell() - start
 
-    def get(self, place: tuple[int, int]) -> pa.Table:
-        """The table that was put there."""
-        start, size = place
+    def get(self, kept: Kept) -> pa.Table:
+        """The table that was kept."""
+        if isinstance(kept, pa.Table):
+            return kept
+        assert self._source is not None
+        start, size = kept
         self._source.seek(start)
         with pa.ipc.open_stream(self._source.read_buffer(size)) as stream:
             return stream.read_all()
 
+    def drop(self, kept: Sequence[Kept]) -> None:
+        """Make room for others: these are not asked for again."""
+        self._held -= sum(table.nbytes for table in kept if isinstance(table, pa.Table))
+
     def close(self) -> None:
         """Close the file."""
-        self._sink.close()
-        self._source.close()
+        for file in (self._sink, self._source):
+            if file is not None:
+                file.close()
 
 
-def trial_rows(workload: str, batch_size: int, trials: Mapping[int, TrialFile]) -> pa.Table:
-    """Rows of the trials table, from the metadata of some trials of a study."""
-    files = list(trials.values())
+def trial_rows(studies: Sequence[tuple[int, Mapping[int, TrialFile]]], workload: str) -> pa.Table:
+    """Rows of the trials table, from the metadata of trials by number, of some batch sizes of a workload."""
+    files = [file for _, trials in studies for file in trials.values()]
+    counts = [len(trials) for _, trials in studies]
     settings, others = _numeric_settings(files)
     columns = {
-        "workload": pa.array([workload] * len(files)).dictionary_encode(),
-        "batch_size": pa.array([batch_size] * len(files), pa.int64()),
-        "trial": pa.array(list(trials), pa.int64()),
+        "workload": pa.DictionaryArray.from_arrays(np.zeros(len(files), np.int32), pa.array([workload])),
+        "batch_size": pa.array(np.repeat(np.array([size for size, _ in studies], np.int64), counts)),
+        "trial": pa.array([number for _, trials in studies for number in trials], pa.int64()),
         "status": pa.array([file.status for file in files], pa.string()),
         "steps": pa.array([file.steps for file in files], pa.int64()),
         "other_settings": others,
@@ -142,7 +166,8 @@ class TablesWriter:
     folder: Path
     spill: Spill
     old: Path | None
-    sha256: str | None
+    sha256: str | None = None
+    _trials: list[pa.Table] = field(default_factory=list)
 
     def write_small(self, studies: Sequence[ReadStudy]) -> None:
         """Write studies, search_space and trials, and take over the measurements of other workloads."""
@@ -151,7 +176,8 @@ class TablesWriter:
         self._write("studies", schemas.STUDIES, schemas.STUDY_KEY, [kept["studies"], _study_rows(studies)])
         key = (*schemas.STUDY_KEY, "parameter")
         self._write("search_space", schemas.SEARCH_SPACE, key, [kept["search_space"], _limits(studies)])
-        parts = [part for part in (kept["trials"], *_all_trial_rows(studies)) if part is not None]
+        read = [*self._trials, *_without_metadata(studies)]
+        parts = [part for part in (kept["trials"], *read) if part is not None]
         settings = set().union(*(part.column_names for part in parts)) - schemas.RESERVED
         self._write("trials", schemas.trials(settings), schemas.TRIAL_KEY, parts)
         self._link_untouched({study.workload for study in studies})
@@ -178,58 +204,70 @@ class TablesWriter:
             for start, end in itertools.pairwise(starts):
                 file.write_table(table.slice(start, end - start), row_group_size=max(1, end - start))
 
-    def write_measurements(self, workload: str, studies: Sequence[ReadStudy]) -> None:
-        """Write the measurements of one workload; may be called again when more of it was read."""
+    def write_workload(self, workload: str, studies: Sequence[ReadStudy]) -> None:
+        """Write what was read of a workload; may be called again when more of it was read."""
+        with_files = [(study.batch_size, study.files) for study in studies if study.files]
+        if with_files:
+            self._trials.append(trial_rows(with_files, workload))
         path = self.folder / tables.measurements_file(workload)
         path.parent.mkdir(parents=True, exist_ok=True)
-        metrics = set().union(*(study.metrics for study in studies))
-        new = {study.batch_size: study for study in studies}
-        old: dict[int, int] = {}
-        old_rows: dict[int, int] = {}
-        old_file = None
-        if self.old is not None and (self.old / tables.measurements_file(workload)).is_file():
-            old_file = pq.ParquetFile(self.old / tables.measurements_file(workload))
-            for group in range(old_file.num_row_groups):
-                batch_size = old_file.metadata.row_group(group).column(1).statistics.min
-                if batch_size not in new:
-                    old[batch_size] = group
-                    old_rows[batch_size] = old_file.metadata.row_group(group).num_rows
-            metrics |= set(old_file.schema_arrow.names) - schemas.RESERVED
-        schema = schemas.measurements(sorted(metrics))
+        before = None
+        if path.exists():
+            # What was written of it before is read again and written together with the rest.
+            before = path.with_suffix(".before")
+            path.replace(before)
+        self._write_measurements(path, before, workload, studies)
+        if before is not None:
+            before.unlink()
+        for study in studies:
+            self.spill.drop(study.curves)
+            study.files, study.curves = {}, []
 
-        def rows_of(batch_size: int) -> pa.Table:
-            if batch_size in new:
-                return self._curves(new[batch_size], schema)
-            assert old_file is not None
-            return _as_schema(old_file.read_row_group(old[batch_size]), schema)
+    def _write_measurements(
+        self, path: Path, before: Path | None, workload: str, studies: Sequence[ReadStudy]
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            new = {study.batch_size: study for study in studies}
+            metrics = set().union(*(study.metrics for study in studies))
+            written = {} if before is None else _row_groups(stack.enter_context(pq.ParquetFile(before)))
+            old = {}
+            if self.old is not None and (self.old / tables.measurements_file(workload)).is_file():
+                file = stack.enter_context(pq.ParquetFile(self.old / tables.measurements_file(workload)))
+                old = {size: read for size, read in _row_groups(file).items() if size not in new}
+                metrics |= set(file.schema_arrow.names) - schemas.RESERVED
+            schema = schemas.measurements(sorted(metrics))
 
-        sizes = sorted(new.keys() | old.keys())
-        counts = {size: new[size].rows if size in new else old_rows[size] for size in sizes}
-        sample = rows_of(max(sizes, key=lambda size: counts[size])).slice(0, _SAMPLE)
-        with pq.ParquetWriter(path, self._with_metadata(schema), **_encoding(sample)) as writer:
-            for size in sizes:
-                rows = schemas.check(rows_of(size), schema, schemas.MEASUREMENT_KEY)
-                # A row group per study: a reader of one batch size reads only that.
-                if rows.num_rows:
-                    writer.write_table(rows, row_group_size=rows.num_rows)
-        if old_file is not None:
-            old_file.close()
+            def rows_of(size: int) -> pa.Table:
+                if size in old:
+                    return _as_schema(old[size](), schema)
+                parts = [written[size]().drop_columns(["workload", "batch_size"])] if size in written else []
+                return self._curves(new[size], parts, schema)
 
-    def _curves(self, study: ReadStudy, schema: pa.Schema) -> pa.Table:
-        parts = [self.spill.get(place) for place in study.curves]
+            largest = max(studies, key=lambda study: study.rows)
+            encoding = _encoding(rows_of(largest.batch_size).slice(0, _SAMPLE))
+            with pq.ParquetWriter(path, self._with_metadata(schema), **encoding) as writer:
+                for size in sorted(new.keys() | old.keys()):
+                    # Workload and batch size are one value all through, so the rest of the key decides.
+                    rows = schemas.check(rows_of(size), schema, schemas.MEASUREMENT_KEY[2:])
+                    # A row group per study: a reader of one batch size reads only that.
+                    if rows.num_rows:
+                        writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def _curves(self, study: ReadStudy, written: list[pa.Table], schema: pa.Schema) -> pa.Table:
+        parts = [*written, *(self.spill.get(kept) for kept in study.curves)]
         if not parts:
             return schema.empty_table()
-        table = pa.concat_tables(parts, promote_options="default")
+        table = pa.concat_tables(parts, promote_options="default") if len(parts) > 1 else parts[0]
         if len(parts) > 1:
             table = table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
-        codes = pa.array(np.zeros(table.num_rows, dtype=np.int32))
+        codes = np.zeros(table.num_rows, dtype=np.int32)
         columns = {
             "workload": pa.DictionaryArray.from_arrays(codes, pa.array([study.workload])),
             "batch_size": pa.array(np.full(table.num_rows, study.batch_size, dtype=np.int64)),
         }
         for name in table.column_names:
             columns[name] = table[name]
-        return _as_schema(pa.table(columns), schema)
+        return _as_schema(pa.Table.from_arrays(list(columns.values()), list(columns)), schema)
 
     def _link_untouched(self, written: Iterable[str]) -> None:
         if self.old is None:
@@ -256,6 +294,12 @@ class TablesWriter:
         )
 
 
+def _row_groups(file: pq.ParquetFile) -> dict[int, Callable[[], pa.Table]]:
+    """For each batch size of a file of measurements, how to read its rows."""
+    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    return {group.column(1).statistics.min: partial(file.read_row_group, i) for i, group in enumerate(groups)}
+
+
 def _encoding(sample: pa.Table) -> dict[str, Any]:
     """How to write the columns, judged by a sample of the rows.
 
@@ -264,10 +308,11 @@ def _encoding(sample: pa.Table) -> dict[str, Any]:
     """
     metrics = [name for name in sample.column_names if name not in schemas.RESERVED]
     split = [name for name in metrics if _better_split(sample[name])]
-    levels = {name: 1 if name in split else 3 for name in sample.column_names}
+    compressed = ["step", *metrics]
     return {
-        "compression": "zstd",
-        "compression_level": levels,
+        # The other keys are runs of one value, which their encoding makes small enough.
+        "compression": {**dict.fromkeys(schemas.TRIAL_KEY, "none"), **dict.fromkeys(compressed, "zstd")},
+        "compression_level": {name: 1 if name in split else 2 for name in compressed},
         "use_dictionary": list(schemas.TRIAL_KEY),
         "column_encoding": {"step": "DELTA_BINARY_PACKED", **dict.fromkeys(split, "BYTE_STREAM_SPLIT")},
         "write_statistics": list(schemas.MEASUREMENT_KEY),
@@ -354,14 +399,13 @@ def _limits(studies: Sequence[ReadStudy]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schemas.SEARCH_SPACE)
 
 
-def _all_trial_rows(studies: Sequence[ReadStudy]) -> Iterable[pa.Table]:
+def _without_metadata(studies: Sequence[ReadStudy]) -> Iterable[pa.Table]:
+    """Rows of trials of which there is only the curve: nobody said that they finished."""
     for study in studies:
-        yield from study.trials
-        # Without metadata nobody said that it finished.
-        without = study.with_curve - study.with_metadata
+        without = sorted(study.with_curve - study.with_metadata)
         if without:
-            unknown = dict.fromkeys(sorted(without), TrialFile(status=INCOMPLETE))
-            yield trial_rows(study.workload, study.batch_size, unknown)
+            unknown = dict.fromkeys(without, TrialFile(status=INCOMPLETE))
+            yield trial_rows([(study.batch_size, unknown)], study.workload)
 
 
 def _settings(parameters: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:

@@ -23,6 +23,7 @@ from batchscience.ingest import Problem, ingest
 from batchscience.layout import Curve, TrialFile, write_trial
 from batchscience.store import Store, load_workload
 from batchscience.tables import staging
+from batchscience.writer import Spill
 
 from .raw import (
     CURVE,
@@ -118,6 +119,39 @@ def test_the_order_of_members_does_not_matter(tmp_path: Path) -> None:
     for workload in ("a/b/c", WORKLOAD):
         one, two = (load_workload(workload, data=tmp_path / s, status=None) for s in ("s1", "s2"))
         assert one.equals(two)
+
+
+def test_curves_beyond_what_is_held_in_memory_wait_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = study_files(dict.fromkeys(range(1, 9), CURVE)) | study_files({3: CURVE}, study="a/b/c/8")
+    source = write_tar(tmp_path / "raw.tar", files)
+    ingest(source, tmp_path / "s1")
+    monkeypatch.setattr("batchscience.writer._MOST_HELD", 500)
+    waited = []
+    get = Spill.get
+    monkeypatch.setattr(Spill, "get", lambda self, kept: waited.append(kept) or get(self, kept))
+    ingest(source, tmp_path / "s2")
+    assert any(isinstance(kept, tuple) for kept in waited)
+    assert tables_of(tmp_path / "s1") == tables_of(tmp_path / "s2")
+
+
+def test_a_workload_whose_files_are_scattered_in_the_archive_is_written_whole(tmp_path: Path) -> None:
+    first = study_files(dict.fromkeys(range(1, 6), CURVE))
+    other = study_files({1: CURVE}, study="a/b/c/8")
+    second = study_files(dict.fromkeys(range(3, 9), CURVE)) | study_files(
+        {2: CURVE}, study=f"{WORKLOAD}/4096"
+    )
+    there = list(first)[:-4]
+    parts = {name: first[name] for name in there} | other
+    parts |= {name: text for name, text in (first | second).items() if name not in parts}
+    ingest(write_tar(tmp_path / "scattered.tar", parts), tmp_path / "s1")
+    ingest(write_files(tmp_path / "raw", first | second | other), tmp_path / "s2")
+    one, two = (load_workload(WORKLOAD, data=tmp_path / s, status=None) for s in ("s1", "s2"))
+    assert one.equals(two)
+    assert not list((tmp_path / "s1").rglob("*.before"))
+    report = ingest(write_tar(tmp_path / "again.tar", parts), tmp_path / "s3")
+    assert (report.studies, report.trials) == (3, 10)
 
 
 def test_trials_and_batch_sizes_sort_as_numbers(tmp_path: Path) -> None:
@@ -447,8 +481,11 @@ def test_a_full_disk_stops_the_ingest_and_leaves_the_previous_store(tmp_path: Pa
         ingest(write_tar(tmp_path / "a.tar", study_files({1: CURVE})), mount / "s")
         before = tables_of(mount / "s")
         rng = random.Random(0)
-        rows = "".join(f"{i},{rng.random()!r},{rng.random()!r}\n" for i in range(2000))
-        files = study_files(dict.fromkeys(range(1, 40), HEADER + rows), study="a/b/c/2")
+        curves = {
+            trial: HEADER + "".join(f"{i},{rng.random()!r},{rng.random()!r}\n" for i in range(2000))
+            for trial in range(1, 60)
+        }
+        files = study_files(curves, study="a/b/c/2")
         with pytest.raises(BatchScienceError, match=r"No space left on device.*free some space"):
             ingest(write_tar(tmp_path / "b.tar.bz2", files), mount / "s")
         assert tables_of(mount / "s") == before
