@@ -189,3 +189,35 @@ def test_replicas_asked_for_too_late_are_refused():
     tf.constant(1.0) + 1.0
     with pytest.raises(TrainingError, match="TensorFlow already runs"):
         strategy_for("cpu:64")
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has one thread anyway")
+def test_a_trial_stays_on_its_thread_and_that_changes_not_a_bit():
+    code = (
+        "import hashlib, sys\n"
+        "import tensorflow as tf\n"
+        "from batchscience.train.devices import processors, strategy_for\n"
+        "from tests.train_support import small_trainer, small_trial\n"
+        "trainer = small_trainer(strategy_for('cpu'), 'momentum', together=sys.argv[1] == 'together')\n"
+        "rows = small_trial(trainer, {'learning_rate': 0.05}, steps=60).rows\n"
+        "print(tf.config.threading.get_intra_op_parallelism_threads(), processors())\n"
+        "print(hashlib.sha256(repr(rows).encode()).hexdigest())\n"
+    )
+    environment = quiet_environment()
+    environment.pop("TF_NUM_INTRAOP_THREADS", None)
+    alone, together = (
+        subprocess.run(
+            [sys.executable, "-c", code, how],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout.splitlines()
+        for how in ("alone", "together")
+    )
+    # 0: TensorFlow's default, a thread for each processor.
+    assert [line.split()[0] for line in (alone[0], together[0])] == ["1", "0"]
+    assert alone[0].split()[1] == together[0].split()[1] != "1"
+    assert alone[1] == together[1]
