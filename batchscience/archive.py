@@ -26,7 +26,7 @@ MAX_MEMBER = 1 << 28
 
 MAX_NAME = 4096
 _BLOCK = 512
-_CHUNK = 1 << 22
+_CHUNK = 1 << 18
 _CHUNK_AHEAD, _CHUNKS_AHEAD = 1 << 20, 24
 _ZEROS = bytes(_BLOCK)
 # Kinds of members, by the byte that stands for them; a very old tar has 0 for a regular file.

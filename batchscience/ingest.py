@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import os
 from collections.abc import Callable, Sequence
@@ -98,7 +99,8 @@ def ingest(
     store = place(store)
     try:
         with local_copy(place(source)) as here:
-            return _ingest(here, store, workloads, replace, strict, on_study, on_progress)
+            report = _ingest(here, store, workloads, replace, strict, on_study, on_progress)
+        return dataclasses.replace(report, source=place(source))
     except OSError as error:
         raise BatchScienceError(
             f"{store}: {error.strerror or error}; free some space or name another --data, then run it again. "

@@ -198,9 +198,11 @@ class TablesWriter:
         with pq.ParquetWriter(
             self.folder / f"{name}.parquet", self._with_metadata(schema), compression="zstd"
         ) as file:
-            # A row group per workload, so that a reader of one workload reads only that.
-            codes = table["workload"].chunk(0).indices.to_numpy()
-            starts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+            starts = [0, table.num_rows]
+            if name == "trials":
+                # A row group per workload, so that a reader of one workload reads only that.
+                codes = table["workload"].chunk(0).indices.to_numpy()
+                starts[1:1] = (np.flatnonzero(np.diff(codes)) + 1).tolist()
             for start, end in itertools.pairwise(starts):
                 file.write_table(table.slice(start, end - start), row_group_size=max(1, end - start))
 

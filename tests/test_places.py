@@ -72,7 +72,8 @@ def test_sources_may_be_urls(url: str, tmp_path: Path) -> None:
         target = raw / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-    ingest(f"{url}/raw", tmp_path / "from_url")
+    report = ingest(f"{url}/raw", tmp_path / "from_url")
+    assert str(report.source).startswith(url)
     ingest(tmp_path / "raw", tmp_path / "from_disk")
     one, two = (Store(tmp_path / name).trials() for name in ("from_url", "from_disk"))
     assert one.equals(two)
