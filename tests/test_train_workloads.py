@@ -116,6 +116,12 @@ def test_a_file_without_a_workload_is_refused(tmp_path):
     (tmp_path / "empty.py").write_text("workload = 3\n")
     with pytest.raises(TrainingError, match="found int"):
         workload_named(str(tmp_path / "empty.py"))
+    (tmp_path / "tuple.py").write_text(
+        "from batchscience.spaces import Parameter\nfrom batchscience.train import Workload\n"
+        "workload = Workload('a/b/sgd', (Parameter('learning_rate', 'DOUBLE', 0.1, 1.0, 'LOG_SCALE'),))\n"
+    )
+    with pytest.raises(TrainingError, match=r"tuple\.py: cannot be run.*space: expected SearchSpace"):
+        workload_named(str(tmp_path / "tuple.py"))
     (tmp_path / "none.py").write_text("")
     with pytest.raises(TrainingError, match=re.escape("'workload = Workload(…)'")):
         workload_named(str(tmp_path / "none.py"))

@@ -62,6 +62,8 @@ class Workload:
     ------
     ValueError
         If the name has fewer than three parts or parts that are no names of folders.
+    TypeError
+        If `space` is no SearchSpace.
 
     Examples
     --------
@@ -88,6 +90,8 @@ class Workload:
                 f"a workload's name is dataset/model/optimizer in letters, digits, '_', '-' and '.', "
                 f"got {self.name!r}"
             )
+        if not isinstance(self.space, SearchSpace):
+            raise TypeError(f"space: expected SearchSpace((Parameter(…), …)), got {self.space!r}")
         defaults = {"data_set": "/".join(parts[:-2]), "model": parts[-2], "optimizer": parts[-1]}
         for key, value in defaults.items():
             if not getattr(self, key):
@@ -237,7 +241,10 @@ def _from_file(path: Path) -> Workload:
     if not path.is_file() or spec is None or spec.loader is None:
         raise TrainingError(f"{path}: no such file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TrainingError(f"{path}: cannot be run: {type(error).__name__}: {error}") from error
     if not hasattr(module, "workload"):
         raise TrainingError(f"{path}: expected a variable 'workload = Workload(…)'")
     return _checked(module.workload, str(path))
