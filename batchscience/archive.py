@@ -188,10 +188,7 @@ def _open(source: Path, stack: contextlib.ExitStack) -> tuple[BinaryIO, Callable
     if magic.startswith(b"\xfd7zXZ\x00"):
         return _ahead(stack.enter_context(lzma.LZMAFile(raw)), raw.tell, stack)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return _ahead(stack.enter_context(reader), raw.tell, stack)
+        return _ahead(_Zstandard(raw), raw.tell, stack)
     if len(magic) == _BLOCK and (magic[257:262] == b"ustar" or not magic.strip(b"\x00")):
         return raw, raw.tell
     raise LayoutError(
@@ -250,15 +247,40 @@ class _Program:
         return chunk
 
 
+class _Zstandard:
+    """The zstandard package's decompressor, whose errors are no kind of OSError."""
+
+    def __init__(self, compressed: BinaryIO) -> None:
+        import zstandard
+
+        self._damage = zstandard.ZstdError
+        self._reader = zstandard.ZstdDecompressor().stream_reader(compressed, read_across_frames=True)
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; empty at the end.
+
+        Raises
+        ------
+        OSError
+            If the file is damaged.
+        """
+        try:
+            return self._reader.read(size)
+        except self._damage as error:
+            raise OSError(str(error)) from None
+
+
 class _Bzip2:
     """The standard library's decompressor, called with large pieces.
 
-    It lets other threads work within each call, and waits for its turn between two.
+    It lets other threads work within each call, and waits for its turn between two.  What follows the last
+    stream and is none is passed over, as the other readers do.
     """
 
     def __init__(self, compressed: BinaryIO) -> None:
         self._compressed = compressed
         self._decompressor = bz2.BZ2Decompressor()
+        self._streams = 0
 
     def read(self, size: int) -> bytes:
         """About the next `size` bytes; empty at the end.
@@ -275,13 +297,19 @@ class _Bzip2:
             if self._decompressor.eof:  # another stream may follow
                 rest, begun = self._decompressor.unused_data, False
                 self._decompressor = bz2.BZ2Decompressor()
+                self._streams += 1
             if self._decompressor.needs_input and not rest:
                 rest = self._compressed.read(_CHUNK_AHEAD >> 2)
                 if not rest and begun:
                     raise EOFError("it ends before its end marker")
                 if not rest:
                     return b""
-            chunk = self._decompressor.decompress(rest, size)
+            try:
+                chunk = self._decompressor.decompress(rest, size)
+            except OSError:
+                if self._streams and not begun:
+                    return b""
+                raise
             if chunk:
                 return chunk
 

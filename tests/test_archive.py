@@ -1,5 +1,6 @@
 """Reading archives front to back: the same files as the standard library finds, and hostile ones refused."""
 
+import bz2
 import gzip
 import io
 import os
@@ -54,6 +55,15 @@ def test_zstd_gives_the_same_files(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tar.zst") == FILES
 
 
+def test_a_damaged_zstd_is_refused(tmp_path: Path) -> None:
+    plain = write_tar(tmp_path / "a.tar", FILES, root="")
+    whole = zstandard.compress(plain.read_bytes())
+    for damaged in (whole[:4] + b"\xff" * 20 + whole[24:], whole + b"garbage" * 300):
+        (tmp_path / "a.tar.zst").write_bytes(damaged)
+        with pytest.raises(LayoutError, match="cannot be decompressed"):
+            read(tmp_path / "a.tar.zst")
+
+
 def test_a_folder_gives_the_same_files_in_order_of_their_names(tmp_path: Path) -> None:
     write_files(tmp_path, FILES)
     found = list(archive.files(tmp_path, wanted=lambda name: name.endswith(".csv")))
@@ -100,6 +110,18 @@ def test_every_reader_of_bzip2_gives_the_same_files(tmp_path: Path, bzip2_reader
     next(iter(reading))
     reading.close()  # type: ignore[attr-defined]
     assert not [thread.name for thread in threading.enumerate() if thread.name == "decompress"]
+
+
+@pytest.mark.parametrize(
+    "after", [bytes(3000), b"garbage" * 300, b"\n"], ids=["zeros", "garbage", "a newline"]
+)
+def test_every_reader_of_bzip2_reads_all_streams_and_passes_over_what_is_none(
+    tmp_path: Path, bzip2_reader: str, after: bytes
+) -> None:
+    plain = write_tar(tmp_path / "a.tar", FILES, root="").read_bytes()
+    streams = b"".join(bz2.compress(plain[at : at + 700_000]) for at in range(0, len(plain), 700_000))
+    (tmp_path / "a.tar.bz2").write_bytes(streams + after)
+    assert read(tmp_path / "a.tar.bz2") == FILES
 
 
 def test_every_reader_of_bzip2_notices_damage(tmp_path: Path, bzip2_reader: str) -> None:
