@@ -23,6 +23,7 @@ from .layout import (
     COMPLETE,
     INCOMPLETE,
     INFEASIBLE,
+    MOST,
     Curve,
     RawRows,
     RunFile,
@@ -264,7 +265,7 @@ def _read_runs(path: Path, updates_per_step: float | str, settings: Sequence[str
             raise LayoutError(f"{where}: trial {trial} of batch size {size} is run {other!r} already")
         taken[size, trial] = run
         word = row[status].strip() if status else COMPLETE
-        if word not in STATUSES:
+        if word not in STATUSES and (word := word.lower()) not in STATUSES:
             raise LayoutError(f"{where}: {status} {word!r} is none of {', '.join(STATUSES)}")
         found[run] = _Run(
             run,
@@ -355,6 +356,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             reader = csv.reader(file)
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    except csv.Error as error:  # a quote that is not closed
+        raise LayoutError(f"{path}: line {reader.line_num}: {error}") from None
     except OSError as error:
         raise LayoutError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -385,7 +388,12 @@ def _wanted(found: set[str], metrics: Sequence[str] | None, ranges: bool) -> lis
             raise UnknownMetric(
                 f"the panels hold no values of {', '.join(missing)}; they hold {', '.join(plain) or 'none'}"
             )
-        chosen = sorted(metrics)
+        chosen = sorted(set(metrics))
+    if "step" in chosen:
+        raise LayoutError(
+            "a metric called 'step' has no place in the raw layout, whose steps are updates; "
+            "name the metrics to import (--metric)"
+        )
     if not chosen:
         raise LayoutError("the panels hold no values of any run in the table")
     columns = [name for metric in chosen for name in (metric, *(metric + end for end in _RANGES))]
@@ -402,6 +410,8 @@ def _trial(run: _Run, metrics: Sequence[str], step_column: str) -> tuple[TrialFi
         "seconds": run.duration(),
     }
     steps = curve.steps[-1] if curve.steps else None
+    if steps is not None and steps > MOST:
+        raise LayoutError(f"run {run.name!r}: its last step is more than {MOST:,} updates")
     file = TrialFile(trial_id=run.trial, status=run.status, steps=steps, parameters=run.parameters)
     return file, curve, json.dumps(unit, indent=2, sort_keys=True) + "\n"
 
@@ -488,14 +498,14 @@ def _step(text: str, where: str) -> Fraction:
         step = Fraction(text.strip())
     except (ValueError, ZeroDivisionError):
         step = Fraction(-1)
-    if step < 0:
+    if not 0 <= step <= MOST:
         raise LayoutError(f"{where}: a logged step is a number from 0, found {text!r}")
     return step
 
 
 def _whole(text: str, where: str, *, least: int = 0) -> int:
     number = _number(text, where)
-    if not (math.isfinite(number) and number.is_integer() and number >= least):
+    if not (number.is_integer() and least <= number <= MOST):
         raise LayoutError(f"{where}: expected a whole number from {least}, found {text!r}")
     return int(number)
 

@@ -49,7 +49,10 @@ def _whole(value: object) -> object:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+MOST = 2**63 - 1
+"""The largest step, batch size or trial number that the tables hold."""
+
+Whole = Annotated[int, BeforeValidator(_whole), Field(ge=-MOST, le=MOST)]
 
 
 class _File(BaseModel):
@@ -238,14 +241,18 @@ def parse_rows(text: bytes, where: str) -> RawRows:
     ------
     LayoutError
         For zero bytes, a header without ``step``, a repeated column, a row of another length, a cell
-        that is no number, or a step that is not a whole number.
+        that is no number, or a step that is no whole number or larger than `MOST`.
     """
     try:
         lines = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LayoutError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     reader = csv.reader(io.StringIO(lines, newline=""))
-    header = [name.strip() for name in next(reader, [])]
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:  # a quote that is not closed
+        raise LayoutError(f"{where}: line {reader.line_num}: {error}") from None
     if not header:
         raise LayoutError(f"{where}: expected a header line 'step,…', found an empty file")
     if "step" not in header:
@@ -256,22 +263,19 @@ def parse_rows(text: bytes, where: str) -> RawRows:
     names = [name for name in header if name != "step"]
     steps: list[int] = []
     columns: list[list[float | None]] = [[] for _ in names]
-    for row in reader:
+    for line, row in rows:
         if not row or (len(row) == 1 and not row[0].strip()):
             continue
         if len(row) != len(header):
-            raise LayoutError(
-                f"{where}: line {reader.line_num}: expected {len(header)} cells, found {len(row)}"
-            )
+            raise LayoutError(f"{where}: line {line}: expected {len(header)} cells, found {len(row)}")
         try:
             step = float(row[at])
             cells = [float(cell) if cell.strip() else None for i, cell in enumerate(row) if i != at]
         except ValueError as error:
-            raise LayoutError(f"{where}: line {reader.line_num}: {error}") from None
-        if not (math.isfinite(step) and step.is_integer() and step >= 0):
+            raise LayoutError(f"{where}: line {line}: {error}") from None
+        if not (math.isfinite(step) and step.is_integer() and 0 <= step <= MOST):
             raise LayoutError(
-                f"{where}: line {reader.line_num}: a step is a whole number of optimizer updates, "
-                f"found {row[at]!r}"
+                f"{where}: line {line}: a step is a whole number of optimizer updates, found {row[at]!r}"
             )
         steps.append(int(row[at]) if row[at].strip().isdigit() else int(step))
         for column, cell in zip(columns, cells, strict=True):

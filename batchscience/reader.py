@@ -18,6 +18,7 @@ from .curves import Curves
 from .errors import ArchiveRefused, LayoutError
 from .layout import (
     CURVE_FILE,
+    MOST,
     RUN_FILE,
     STUDY_FILE,
     TRIAL_FILE,
@@ -110,7 +111,7 @@ class Reader:
             study = self._study(folder, name)
             if study is None:
                 return False
-            if not (number.isascii() and number.isdecimal()):
+            if not _is_key(number):
                 if not number.startswith("."):  # a dot: a trial that was being written
                     self._problem(name, f"expected the number of a trial as its folder, found {number!r}")
                 return False
@@ -133,7 +134,7 @@ class Reader:
         study = None
         if any(part.startswith(".") or part == "__MACOSX" for part in parts):
             self._note(Problem(folder, "hidden folder passed over"))
-        elif len(parts) < 4 or not (parts[-1].isascii() and parts[-1].isdecimal() and int(parts[-1]) > 0):
+        elif len(parts) < 4 or not (_is_key(parts[-1]) and int(parts[-1]) > 0):
             self._problem(name, "expected [subset/]dataset/model/optimizer/batch_size/… as its place")
         else:
             workload = "/".join(parts[:-1])
@@ -303,3 +304,8 @@ class Reader:
                 for note, count in self.notes.items()
             )
         )
+
+
+def _is_key(number: str) -> bool:
+    """Whether the name of a folder is a number that the tables hold."""
+    return number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MOST

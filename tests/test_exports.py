@@ -237,7 +237,7 @@ def test_a_run_that_no_panel_shows_is_a_trial_without_measurements(here: Path) -
 
 def test_trackers_words_for_how_a_run_ended_and_given_trials_are_taken(here: Path) -> None:
     (here / "runs.csv").write_text(
-        "Name,State,batch_size,trial,lr,note\nbrisk-sun-1,crashed,64,7,3,\ncalm - sea,diverged,128,2,nan,x\n"
+        "Name,State,batch_size,trial,lr,note\nbrisk-sun-1,CRASHED,64,7,3,\ncalm - sea,diverged,128,2,nan,x\n"
     )
     imported()
     trials = Store("tables").trials(WORKLOAD, status=None)
@@ -265,6 +265,10 @@ def test_trackers_words_for_how_a_run_ended_and_given_trials_are_taken(here: Pat
         ("panel.csv", "Step,brisk-sun-1 - a\n-3,1\n",
          "line 2: column 'Step': a logged step is a number from 0"),
         ("panel.csv", "Step,brisk-sun-1 - a\n3\n", "line 2: expected 2 cells, found 1"),
+        ("panel.csv", "Step,brisk-sun-1 - a\n1e400,1\n",
+         "line 2: column 'Step': a logged step is a number from 0, found '1e400'"),
+        ("panel.csv", "Step,brisk-sun-1 - a\n0,\"1\n" + "0,1\n" * 50_000, "line .*: field larger than"),
+        ("panel.csv", "Step,brisk-sun-1 - step\n0,1\n", "a metric called 'step' has no place"),
         ("panel.csv", "", "panel.csv: expected a header line, found an empty file"),
         ("panel.csv", "Step,brisk-sun-1 - a\n", "hold no values of any run"),
         ("runs.csv", "run,learning_rate\nx,1\n",
@@ -274,6 +278,7 @@ def test_trackers_words_for_how_a_run_ended_and_given_trials_are_taken(here: Pat
         ("runs.csv", RUNS + "brisk-sun-1,8,1\n", "line 4: run 'brisk-sun-1' comes twice"),
         ("runs.csv", RUNS.replace("64", "6.5"),
          "line 2: batch_size: expected a whole number from 1, found '6.5'"),
+        ("runs.csv", RUNS.replace("64", "1e30"), "line 2: batch_size: expected a whole number from 1"),
         ("runs.csv", RUNS.replace("64", ""), "line 2: batch_size: expected a number, found ''"),
         ("runs.csv", "run,batch_size,trial\nbrisk-sun-1,8,1\ncalm - sea,8,1\n",
          "trial 1 of batch size 8 is run 'brisk-sun-1' already"),
@@ -303,6 +308,8 @@ def test_wrong_arguments_are_refused(here: Path) -> None:
         imported([])
     with pytest.raises(UnknownMetric, match="no values of val/loss; they hold val/error"):
         imported(metrics=["val/loss"])
+    with pytest.raises(LayoutError, match=r"run 'brisk-sun-1': its last step is more than"):
+        imported(updates_per_step="1e300")
     with pytest.raises(LayoutError, match=r"nowhere.csv: No such file"):
         imported(["nowhere.csv"])
     with pytest.raises(LayoutError, match=r"no column momentum; it has run, batch_size, learning_rate"):

@@ -184,6 +184,9 @@ def test_a_csv_with_a_header_only_is_a_trial_without_measurements(tmp_path: Path
         (f"{STUDY}/1/measurements.csv", (CURVE + "30,1\n").encode(), "line 5: expected 3 cells, found 2"),
         (f"{STUDY}/1/measurements.csv", (CURVE + "30,x,1\n").encode(), "line 5: could not convert"),
         (f"{STUDY}/1/measurements.csv", (CURVE + "30,1,1\n3").encode(), "line 6: expected 3 cells"),
+        (f"{STUDY}/1/measurements.csv", (CURVE + "1e20,1,1\n").encode(), "line 5: a step is a whole number"),
+        (f"{STUDY}/1/measurements.csv", (CURVE + '30,"1,1\n' + "31,1,1\n" * 20_000).encode(), "field larger"),
+        (f"{STUDY}/1/metadata.json", b'{"status": "COMPLETE", "steps": 1e30}', "less than or equal to"),
         (f"{STUDY}/study.json", None, "missing; its search space is not known"),
         (f"{STUDY}/1/metadata.json", None, "missing; taken for INCOMPLETE"),
         (f"{STUDY}/1/measurements.csv", None, "missing; a trial without measurements"),
@@ -339,6 +342,8 @@ def test_files_in_the_wrong_place_are_listed(tmp_path: Path) -> None:
         "measurements.csv": b"step\n",
         "mnist/sgd/study.json": b"{}",
         f"{STUDY}/best/metadata.json": b"{}",
+        f"{STUDY}/{10**25}/metadata.json": b"{}",
+        f"mnist/net/sgd/{10**30}/study.json": b"{}",
         f"{STUDY}/.5.99.tmp/metadata.json": b"{}",
         "README.md": b"",
         "__MACOSX/a/b/c/8/study.json": b"",
@@ -346,7 +351,9 @@ def test_files_in_the_wrong_place_are_listed(tmp_path: Path) -> None:
     report = ingest(write_tar(tmp_path / "a.tar", files), tmp_path / "s")
     assert sorted(problem.path.removeprefix("batch_science/") for problem in report.problems) == [
         "measurements.csv",
+        f"{STUDY}/{10**25}/metadata.json",
         f"{STUDY}/best/metadata.json",
+        f"mnist/net/sgd/{10**30}/study.json",
         "mnist/sgd/study.json",
     ]
     assert any(note.path == "*.md" for note in report.notes)
