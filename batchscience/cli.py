@@ -391,7 +391,11 @@ def noise_scale(
     from .store import Store
 
     store = Store(data)
-    chosen = [name for name in store.workloads() if any(fnmatchcase(name, p) for p in workload or ["*"])]
+    chosen = None
+    if workload:
+        chosen = [name for name in store.workloads() if any(fnmatchcase(name, p) for p in workload)]
+        if not chosen:
+            raise UnknownWorkload(f"{store.path} holds no workload like {', '.join(workload)}")
     table = noise_scales(raw, store, workloads=chosen, goal=_goal_if_any(metric, goal, maximize))
     _print_table(table if every_step else at_goal(table), format)
 
@@ -712,7 +716,10 @@ def _goal_if_any(metric: str | None, threshold: float | None, maximize: bool) ->
         return None
     if metric is None or threshold is None:
         raise typer.BadParameter("give both --metric and --goal, or neither")
-    return Goal(metric, threshold, maximize)
+    try:
+        return Goal(metric, threshold, maximize)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _verify_figures(store: Store | None, names: list[str]) -> None:
@@ -767,7 +774,10 @@ def _goal(
     from .paper import goal_of
 
     if metric is not None and threshold is not None:
-        return Goal(metric, threshold, maximize, inclusive)
+        try:
+            return Goal(metric, threshold, maximize, inclusive)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
     published = goal_of(workload)
     if published is None or metric is not None or threshold is not None:
         has = "its own goal" if published else "no goal"

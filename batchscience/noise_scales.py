@@ -61,7 +61,7 @@ def noise_scales(
     store : Store
         The tables of the same studies.
     workloads : collection of str, optional
-        Only these; by default all of the store.
+        Only these; by default all of the store that the folder holds too.
     goal : Goal, optional
         What the trials had to reach; by default the goal that each workload was trained for.
     draws, confidence_level
@@ -80,7 +80,8 @@ def noise_scales(
     Raises
     ------
     LayoutError
-        If a file of the folder is damaged, or a workload has no goal there and none is given.
+        If a file of the folder is damaged, if a workload has no goal there and none is given, or if the
+        folder holds no workload of the store.
     UnknownWorkload
         If the store does not hold a workload.
 
@@ -91,7 +92,13 @@ def noise_scales(
     """
     root = place(raw)
     rows: list[dict[str, Any]] = []
-    for workload in store.workloads() if workloads is None else workloads:
+    if workloads is None:
+        workloads = [workload for workload in store.workloads() if (root / workload).is_dir()]
+        if not workloads:
+            raise LayoutError(
+                f"{root}: holds no workload of the tables in {store.path}; is it the raw folder?"
+            )
+    for workload in workloads:
         sizes = store.studies(workload)["batch_size"].tolist()
         wanted = goal if goal is not None else _trained_for(root / workload, sizes)
         answer = stored_regimes(store, workload, wanted, draws=draws, confidence_level=confidence_level)
@@ -166,10 +173,10 @@ def _trained_for(workload: Path, batch_sizes: Collection[int]) -> Goal:
             continue
         try:
             goal = json.loads(path.read_text("utf-8")).get("goal")
-        except ValueError as error:
-            raise LayoutError(f"{path}: {error}") from None
-        if goal is not None:
-            return Goal(**goal)
+            if goal is not None:
+                return Goal(**goal)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise LayoutError(f"{path}: does not state a goal as training does ({error})") from None
     raise LayoutError(f"{workload}: no study there states the goal that it was trained for; give one")
 
 

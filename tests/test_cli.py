@@ -134,6 +134,9 @@ def test_epochs_of_a_training_set_of_unknown_size_ask_for_it(run: Run, simulated
     [
         ("steps", MNIST, "--metric", "val/classification_error"),
         ("steps", "my/own/workload"),
+        ("steps", MNIST, "--metric", "val/classification_error", "--goal", "nan"),
+        ("steps", MNIST, "--metric", "", "--goal", "0.1"),
+        ("figures", "--workload", MNIST, "--metric", "val/classification_error", "--goal", "inf"),
         ("steps", MNIST, "--trials", "some"),
         ("steps", MNIST, "--budget-steps", "1", "--budget-examples", "1"),
         ("steps", MNIST, "--budget-steps", "0"),

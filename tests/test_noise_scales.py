@@ -17,7 +17,16 @@ from batchscience.cli import app
 from batchscience.errors import LayoutError
 from batchscience.goals import Goal
 from batchscience.ingest import ingest
-from batchscience.layout import NOISE_FILE, Curve, RunFile, StudyFile, TrialFile, write_study, write_trial
+from batchscience.layout import (
+    NOISE_FILE,
+    RUN_FILE,
+    Curve,
+    RunFile,
+    StudyFile,
+    TrialFile,
+    write_study,
+    write_trial,
+)
 from batchscience.noise_scales import COLUMNS, at_goal, noise_scales
 from batchscience.regimes import stored_regimes
 from batchscience.results import steps_by_batch_size
@@ -119,11 +128,27 @@ def test_the_studies_may_lie_at_a_url(store: Store, tmp_path: Path) -> None:
 
 
 def test_damaged_and_missing_files_are_named(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match="no study there states the goal"):
+    with pytest.raises(LayoutError, match="nowhere: holds no workload of the tables"):
         noise_scales(tmp_path / "nowhere", store, draws=99)
+    with pytest.raises(LayoutError, match="no study there states the goal"):
+        noise_scales(tmp_path / "nowhere", store, workloads=[WORKLOAD], draws=99)
     (tmp_path / "raw" / WORKLOAD / "64" / "2" / NOISE_FILE).write_text("step,other\n1,2\n")
     with pytest.raises(LayoutError, match=r"64/2/noise\.csv: not a table of noise scales"):
         noise_scales(tmp_path / "raw", store, draws=99)
+    for damaged in ("[1]", '{"goal": {"other": 1}}', '{"goal": {"metric": "a", "threshold": "low"}}'):
+        (tmp_path / "raw" / WORKLOAD / str(SIZES[0]) / RUN_FILE).write_text(damaged)
+        with pytest.raises(LayoutError, match=r"run\.json: does not state a goal"):
+            noise_scales(tmp_path / "raw", store, draws=99)
+
+
+def test_workloads_that_only_the_tables_hold_are_left_out(store: Store, tmp_path: Path) -> None:
+    alone = noise_scales(tmp_path / "raw", store, draws=99)
+    other = tmp_path / "other" / "mine" / "other" / "sgd" / "8"
+    write_study(other, StudyFile(batch_size=8, dataset="mine", model="other", optimizer="sgd"))
+    ingest(tmp_path / "other", tmp_path / "tables")
+    both = Store(tmp_path / "tables")
+    assert len(both.workloads()) == 2
+    pd.testing.assert_frame_equal(noise_scales(tmp_path / "raw", both, draws=99), alone)
 
 
 def test_the_command_prints_the_table_for_scripts(store: Store, tmp_path: Path) -> None:
@@ -135,6 +160,8 @@ def test_the_command_prints_the_table_for_scripts(store: Store, tmp_path: Path) 
     assert (row["step"], row["noise_scale"], row["noise_high"]) == (60, 2.06, None)
     every = CliRunner().invoke(app, [*command, "--every-step", "--workload", "mine/*"])
     assert len(json.loads(every.stdout)) == 4
+    none = CliRunner().invoke(app, [*command, "--workload", "others/*"])
+    assert (none.exit_code, none.stdout) == (2, "")
 
 
 # -- the tables that come with the package
