@@ -220,22 +220,28 @@ def test_steps_far_apart_are_indexed_like_steps_close_together(tmp_path: Path) -
     assert frame.index.tolist() == [(64, 1, 0), (64, 1, 10**10), (64, 1, 2 * 10**10)]
 
 
-def test_the_bundled_study_opens_and_shows_what_its_readme_says() -> None:
+def test_the_bundled_studies_open_and_show_what_their_readme_says() -> None:
     from batchscience.goals import Goal
     from batchscience.results import steps_by_batch_size
 
     store = Store.bundled()
-    assert store.workloads() == ["digits/fc_64/adam", "digits/fc_64/momentum", "digits/fc_64/sgd"]
-    counts = store.counts()
-    assert (counts["complete"] == 100).all()
-    assert len(counts) == 36
+    digits = [f"digits/fc_64/{name}" for name in ("adam", "momentum", "nesterov_momentum", "sgd")]
+    others = {"fashion_mnist/fc_64/momentum": (7, 40), "mnist1d/fc_100/momentum": (11, 60)}
+    assert store.workloads() == [*digits, *others]
+    counts = store.counts().set_index("workload")
+    for workload, (studies, trials) in {**dict.fromkeys(digits, (12, 100)), **others}.items():
+        found = counts.loc[workload]
+        assert (found["complete"] + found["infeasible"] == trials).all()
+        assert len(found) == studies
+    assert counts["infeasible"].sum() == counts.loc["mnist1d/fc_100/momentum", "infeasible"].sum() == 131
     goal = Goal("val/classification_error", 0.03)
     steps = {
         workload: steps_by_batch_size(store, workload, goal).set_index("batch_size")["best_of_k"]
-        for workload in store.workloads()
+        for workload in digits
     }
     # Larger batches need fewer steps until they need no fewer; momentum makes more of them than plain SGD.
     for found in steps.values():
         assert found[1] / found[64] > 20
         assert found[512] / found[1280] < 2
-    assert steps["digits/fc_64/sgd"][1280] / steps["digits/fc_64/momentum"][1280] > 2
+    for momentum in ("momentum", "nesterov_momentum"):
+        assert steps["digits/fc_64/sgd"][1280] / steps[f"digits/fc_64/{momentum}"][1280] > 1.8
