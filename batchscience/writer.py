@@ -168,6 +168,7 @@ class TablesWriter:
     old: Path | None
     sha256: str | None = None
     _trials: list[pa.Table] = field(default_factory=list)
+    _sizes: dict[str, set[int]] = field(default_factory=dict)
 
     def write_small(self, studies: Sequence[ReadStudy]) -> None:
         """Write studies, search_space and trials, and take over the measurements of other workloads."""
@@ -221,6 +222,7 @@ class TablesWriter:
         self._write_measurements(path, before, workload, studies)
         if before is not None:
             before.unlink()
+        self._sizes[workload] = {study.batch_size for study in studies}
         for study in studies:
             self.spill.drop(study.curves)
             study.files, study.curves = {}, []
@@ -231,7 +233,11 @@ class TablesWriter:
         with contextlib.ExitStack() as stack:
             new = {study.batch_size: study for study in studies}
             metrics = set().union(*(study.metrics for study in studies))
-            written = {} if before is None else _row_groups(stack.enter_context(pq.ParquetFile(before)))
+            written = {}
+            if before is not None:
+                # What stood there from the old tables is none of the studies just read.
+                groups = _row_groups(stack.enter_context(pq.ParquetFile(before)))
+                written = {size: groups[size] for size in groups.keys() & self._sizes[workload]}
             old = {}
             if self.old is not None and (self.old / tables.measurements_file(workload)).is_file():
                 file = stack.enter_context(pq.ParquetFile(self.old / tables.measurements_file(workload)))

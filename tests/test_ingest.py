@@ -154,6 +154,21 @@ def test_a_workload_whose_files_are_scattered_in_the_archive_is_written_whole(tm
     assert (report.studies, report.trials) == (3, 10)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_study_that_takes_the_place_of_another_has_nothing_of_it_however_its_files_are_scattered(
+    tmp_path: Path, seed: int
+) -> None:
+    old = study_files({1: CURVE, 2: CURVE, 7: CURVE}) | study_files({1: CURVE}, study=f"{WORKLOAD}/8")
+    new = study_files({1: CURVE, 3: CURVE}) | study_files({1: CURVE}, study=f"{WORKLOAD}/128")
+    new |= study_files({1: CURVE}, study="a/b/c/8")
+    scattered = dict(random.Random(seed).sample(list(new.items()), len(new)))
+    ingest(write_tar(tmp_path / "old.tar", old), tmp_path / "s")
+    ingest(write_tar(tmp_path / "new.tar", scattered), tmp_path / "s", replace=True)
+    rows = load_workload(WORKLOAD, data=tmp_path / "s", status=None).index.droplevel("step")
+    assert rows.unique().tolist() == [(8, 1), (64, 1), (64, 3), (128, 1)]
+    assert len(rows) == 4 * 3
+
+
 def test_trials_and_batch_sizes_sort_as_numbers(tmp_path: Path) -> None:
     files: dict[str, bytes] = {}
     for batch_size in (128, 16, 1024, 2):
