@@ -81,7 +81,7 @@ def _beside(label: str, workload: str, row: pd.Series[Any]) -> list[dict[str, ob
     noise = {name: float(row[column]) for name, column in _NOISE.items()}
     critical = {name: float(row[column]) for name, column in _CRITICAL.items()}
     step = float("nan") if pd.isna(row["step"]) else float(row["step"])
-    text = "" if math.isnan(ratio) else f"{ratio:.1f} times"
+    text = "" if math.isnan(ratio) else f"{ratio:{'.1f' if ratio >= 1 else '.2g'}} times"
     return [
         {**common, "series": NOISE, **noise, "step": step, "ratio": ratio, "text": text},
         {**common, "series": CRITICAL, **critical, "step": math.nan, "ratio": math.nan, "text": ""},
@@ -95,6 +95,9 @@ _CRITICAL = {"value": "critical_batch_size", "low": "critical_low", "high": "cri
 def _draw(table: PanelTables, ax: Axes, *, styles: Mapping[str, Look]) -> None:
     if table.panel.column == 1:
         panels.draw_intervals(table.points, ax=ax, x_label="Examples", styles=styles)
+        # From one power of two to another, so that two of them are named on the axis.
+        low, high = (math.log2(limit) for limit in ax.get_xlim())
+        ax.set_xlim(2 ** math.floor(low), 2 ** math.ceil(high))
         return
     # Steps stand where other figures have the batch size.
     points = table.points.drop(columns="batch_size").rename(columns={"step": "batch_size"})
