@@ -119,15 +119,15 @@ def _ingest(
 ) -> IngestReport:
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Source(source))
+        # Many small objects come and go, none of them in circles: let the collector look seldom.
+        stack.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(_COLLECT_SELDOM)
         # An archive is being decompressed by now, beside these imports of half a second.
         from . import tables
         from .reader import Reader
         from .writer import Spill, TablesWriter
 
         staged = stack.enter_context(tables.staging(store))
-        # Many small objects come and go, none of them in circles: let the collector look seldom.
-        stack.callback(gc.set_threshold, *gc.get_threshold())
-        gc.set_threshold(_COLLECT_SELDOM)
         try:
             old = stack.enter_context(local_copy(tables.tables_folder(store)))
         except StoreMissing:
