@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .archive import OnProgress, Problem, Source
 from .errors import BatchScienceError, LayoutError, SourceConflict, StoreMissing
-from .places import local_copy, place
+from .places import filesystem, local_copy, place, reaching
 
 if TYPE_CHECKING:
     from .writer import ReadStudy
@@ -96,9 +96,15 @@ def ingest(
     -----
     The store changes by one rename at the end.  The same source gives byte-identical files.
     """
-    store = place(store)
+    store, there = place(store), place(source)
+    if filesystem(there) is not None:
+        try:
+            with reaching(there):
+                there.stat()
+        except FileNotFoundError:
+            raise LayoutError(f"{there}: no such file or folder") from None
     try:
-        with local_copy(place(source)) as here:
+        with local_copy(there) as here:
             report = _ingest(here, store, workloads, replace, strict, on_study, on_progress)
         return dataclasses.replace(report, source=place(source))
     except OSError as error:

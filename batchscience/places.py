@@ -100,6 +100,25 @@ def local_path(path: str | os.PathLike[str]) -> Path | None:
 
 
 @contextlib.contextmanager
+def reaching(path: Path) -> Iterator[None]:
+    """Name a URL that cannot be reached: the packages that fsspec opens it with have errors of their own.
+
+    Raises
+    ------
+    BatchScienceError
+        For any of them; that there is no such file stays `FileNotFoundError`.
+    """
+    try:
+        yield
+    except (BatchScienceError, FileNotFoundError):
+        raise
+    except Exception as error:
+        if filesystem(path) is None:
+            raise
+        raise BatchScienceError(f"{path}: cannot be reached: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
     """A file or folder on this machine: the path itself, or a copy of what lies at a URL."""
     remote = filesystem(path)

@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 from .errors import BatchScienceError, SchemaError, StoreMissing
 from .layout import write_whole
-from .places import filesystem
+from .places import filesystem, reaching
 from .schemas import SCHEMA_NUMBER
 
 MANIFEST = "manifest.json"
@@ -75,11 +75,14 @@ def tables_folder(store: Path) -> Path:
     ------
     StoreMissing
         If there are none.
+    BatchScienceError
+        If the URL of the store cannot be reached.
     """
     if (store / MANIFEST).is_file():
         return store
     try:
-        name = (store / CURRENT).read_text(encoding="utf-8").strip()
+        with reaching(store):
+            name = (store / CURRENT).read_text(encoding="utf-8").strip()
     except OSError:
         name = ""
     if not name or not (store / name / MANIFEST).is_file():

@@ -1,10 +1,11 @@
 """Tables in object stores: the same as on disk, and never half there."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from batchscience.errors import BatchScienceError, SourceConflict, StoreMissing
+from batchscience.errors import BatchScienceError, LayoutError, SourceConflict, StoreMissing
 from batchscience.ingest import ingest
 from batchscience.places import place
 from batchscience.store import Store, load_workload
@@ -77,6 +78,32 @@ def test_sources_may_be_urls(url: str, tmp_path: Path) -> None:
     ingest(tmp_path / "raw", tmp_path / "from_disk")
     one, two = (Store(tmp_path / name).trials() for name in ("from_url", "from_disk"))
     assert one.equals(two)
+
+
+def test_a_url_where_nothing_is_says_so(url: str, tmp_path: Path) -> None:
+    with pytest.raises(LayoutError, match="nothing: no such file or folder"):
+        ingest(f"{url}/nothing", tmp_path / "s")
+    with pytest.raises(StoreMissing):
+        Store(f"{url}/nothing")
+
+
+def test_a_server_that_cannot_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3fs = pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        with pytest.raises(BatchScienceError, match=r"bucket/tables: cannot be reached: EndpointConn"):
+            Store("s3://bucket/tables")
+        with pytest.raises(BatchScienceError, match=r"bucket/raw: cannot be reached: EndpointConn"):
+            ingest("s3://bucket/raw", tmp_path / "s")
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_a_url_of_an_unknown_kind_says_so(tmp_path: Path) -> None:
