@@ -24,6 +24,7 @@ from .layout import (
     INCOMPLETE,
     INFEASIBLE,
     MOST,
+    UNIT_FILE,
     Curve,
     RawRows,
     RunFile,
@@ -33,9 +34,6 @@ from .layout import (
     write_study,
     write_trial,
 )
-
-UNIT_FILE = "unit.json"
-"""Beside an imported trial: the name of its run, and what a logged step was declared to be."""
 
 RUN_COLUMNS = ("run", "Name")
 STATUS_COLUMNS = ("status", "State")

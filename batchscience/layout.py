@@ -34,6 +34,12 @@ RUN_FILE = "run.json"
 """Not in the published archive: where a study came from, beside its ``study.json``."""
 NOISE_FILE = "noise.csv"
 """Not in the published archive: the gradient noise scale of a trial at some steps, beside its curve."""
+FACTS_FILE = "facts.json"
+"""Beside a trained trial: on what and how fast it was trained."""
+UNIT_FILE = "unit.json"
+"""Beside an imported trial: the name of its run, and what a logged step was declared to be."""
+BESIDE = frozenset((NOISE_FILE, FACTS_FILE, UNIT_FILE))
+"""Files that this package writes beside a trial and that are not for the tables."""
 
 COMPLETE, INCOMPLETE, INFEASIBLE = "COMPLETE", "INCOMPLETE", "INFEASIBLE"
 

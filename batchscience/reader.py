@@ -17,6 +17,7 @@ from .archive import OnProgress, Problem, Source, digest
 from .curves import Curves
 from .errors import ArchiveRefused, LayoutError
 from .layout import (
+    BESIDE,
     CURVE_FILE,
     MOST,
     RUN_FILE,
@@ -121,6 +122,8 @@ class Reader:
             study = self._study(folder, name)
             self._located = None if study is None else (study, None, kind)
             return study is not None
+        if kind in BESIDE:
+            return False
         self._note(Problem(f"*{kind[kind.rfind('.') :]}" if "." in kind else kind, "files passed over"))
         return False
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import Result
 
 from batchscience.errors import LayoutError, UnknownMetric
-from batchscience.exports import UNIT_FILE, import_panels
+from batchscience.exports import import_panels
 from batchscience.goals import Goal
 from batchscience.ingest import ingest
-from batchscience.layout import read_study, read_trial
+from batchscience.layout import UNIT_FILE, read_study, read_trial
 from batchscience.results import steps_to_goal
 from batchscience.store import Store, load_workload
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..errors import LayoutError, TrainingError
 from ..layout import (
+    FACTS_FILE,
     NOISE_FILE,
     RUN_FILE,
     STUDY_FILE,
@@ -36,7 +37,7 @@ from ..spaces import Parameter, SearchSpace
 from .engine import Engine, Failure, Task, engine_named
 from .mirror import finished_at, mirror_of
 from .rules import Limits, NoiseRule, Pruning
-from .work import FACTS_FILE, TrainedTrial, TrialWork
+from .work import TrainedTrial, TrialWork
 from .workloads import Workload
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from ..layout import NOISE_FILE, Curve, TrialFile, finished_trials, read_trial
+from ..layout import FACTS_FILE, NOISE_FILE, Curve, TrialFile, finished_trials, read_trial
 from .engine import Train
 from .rules import Pruning
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from .workloads import Workload
 
 log = logging.getLogger(__name__)
-
-FACTS_FILE = "facts.json"
-"""Beside a trial's published files: on what and how fast it was trained."""
 
 
 @dataclass(frozen=True, slots=True)
