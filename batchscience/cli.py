@@ -247,10 +247,9 @@ def steps(
 ) -> None:
     """Steps to result of a workload by batch size, with the best of k trials and its limits."""
     from .results import steps_by_batch_size
-    from .store import Store
 
     table = steps_by_batch_size(
-        Store(data),
+        _store_with(data, workload),
         workload,
         _goal(workload, metric, goal, maximize, inclusive),
         first=_first(workload, trials),
@@ -350,11 +349,10 @@ def metaparameters(
 ) -> None:
     """The best trial of each study: its settings, the heuristics, the edges of the search space."""
     from .metaparameters import stored_metaparameters
-    from .store import Store
 
     try:
         table = stored_metaparameters(
-            Store(data),
+            _store_with(data, workload),
             workload,
             _goal(workload, metric, goal, maximize, inclusive),
             first=_first(workload, trials),
@@ -769,20 +767,32 @@ def _report_figures(rendered: list[Rendered], out: Path, *, named: bool) -> None
 def _goal(
     workload: str, metric: str | None, threshold: float | None, maximize: bool, inclusive: bool
 ) -> Goal:
-    """The goal of the options, or the paper's where they leave it open."""
+    """The goal of the options; where they leave it open, the paper's, or that of the shipped studies."""
     from .goals import Goal
     from .paper import goal_of
+    from .shipped import goals
 
     if metric is not None and threshold is not None:
         try:
             return Goal(metric, threshold, maximize, inclusive)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-    published = goal_of(workload)
-    if published is None or metric is not None or threshold is not None:
-        has = "its own goal" if published else "no goal"
-        raise typer.BadParameter(f"give both --metric and --goal; the paper has {has} for {workload}")
-    return published
+    known = goal_of(workload) or goals().get(workload)
+    if known is None or metric is not None or threshold is not None:
+        has = "of its own is known" if known else "is known"
+        raise typer.BadParameter(
+            f"give both --metric and --goal; {'a' if known else 'no'} goal {has} for {workload}"
+        )
+    return known
+
+
+def _store_with(data: str | None, workload: str) -> Store:
+    """The store, which must hold a workload: a name mistyped is said before a goal is asked for."""
+    from .store import Store
+
+    store = Store(data)
+    store.metrics(workload)
+    return store
 
 
 def _first(workload: str, trials: str) -> int | None:

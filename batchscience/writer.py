@@ -242,7 +242,8 @@ class TablesWriter:
             if self.old is not None and (self.old / tables.measurements_file(workload)).is_file():
                 file = stack.enter_context(pq.ParquetFile(self.old / tables.measurements_file(workload)))
                 old = {size: read for size, read in _row_groups(file).items() if size not in new}
-                metrics |= set(file.schema_arrow.names) - schemas.RESERVED
+                if old:
+                    metrics |= set(file.schema_arrow.names) - schemas.RESERVED
             schema = schemas.measurements(sorted(metrics))
 
             def rows_of(size: int) -> pa.Table:

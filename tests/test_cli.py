@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from batchscience.cli import app
+from batchscience.places import bundled
 from batchscience.store import Store
 
 from .raw import CURVE, study_files, write_tar
@@ -123,7 +124,14 @@ def test_a_budget_of_epochs_is_one_of_passes_over_the_training_set(
 
 
 def test_epochs_of_a_training_set_of_unknown_size_ask_for_it(run: Run, simulated_store: Store) -> None:
-    words = ("steps", "my/own/workload", "--data", simulated_store.path, "--budget-epochs", 1)
+    words = (
+        "steps",
+        "imagenet/resnet_50/nesterov_momentum",
+        "--data",
+        simulated_store.path,
+        "--budget-epochs",
+        1,
+    )
     done = run(*words, "--metric", "val/classification_error", "--goal", 0.1)
     assert done.exit_code == 2
     assert "give --training-set-size" in " ".join(done.stderr.replace("│", " ").split())
@@ -209,3 +217,18 @@ def test_simulate_writes_what_ingest_reads(run: Run, tmp_path: Path) -> None:
     again = run("simulate", "--out", tmp_path / "a.tar.gz", "--scale", 0.001)
     assert again.exit_code == 2
     assert "exists" in again.stderr
+
+
+def test_a_shipped_workload_has_the_goal_of_its_plan(run: Run) -> None:
+    command = ["steps", "digits/fc_64/momentum", "--data", bundled("studies") / "tables", "--format", "json"]
+    asked = run(*command, "--metric", "val/classification_error", "--goal", "0.03")
+    silent = run(*command)
+    assert silent.exit_code == 0, silent.output
+    assert silent.stdout == asked.stdout
+
+
+def test_a_workload_mistyped_is_said_before_a_goal_is_asked_for(run: Run) -> None:
+    for command in ("steps", "metaparameters"):
+        result = run(command, "digits/fc_64/momentun", "--data", bundled("studies") / "tables")
+        assert result.exit_code == 2
+        assert "did you mean digits/fc_64/momentum" in result.stderr
