@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from batchscience.errors import TrainingError
 from batchscience.goals import Goal
-from batchscience.train import loop
+from batchscience.train import loop, models
 from batchscience.train.data import DataSet, Split, training_order
 from batchscience.train.devices import strategy_for
 from batchscience.train.loop import BATCH_LOSS, Checkpoint
@@ -295,3 +296,36 @@ def test_a_batch_of_padding_alone_does_not_divide_by_zero():
     )
     assert progress.finite
     assert progress.loss == 0
+
+
+@pytest.mark.parametrize("examples", [1, 5, models.FEW_EXAMPLES, models.FEW_EXAMPLES + 1])
+def test_a_dense_layer_has_the_gradients_of_a_product_for_few_examples_and_many(examples):
+    rng = np.random.default_rng(examples)
+    x, kernel, bias, dy = (
+        tf.constant(rng.standard_normal(shape).astype(np.float32))
+        for shape in ((examples, 7), (7, 3), (3,), (examples, 3))
+    )
+    with tf.GradientTape() as tape:
+        tape.watch([x, kernel, bias])
+        y = models.Scope([kernel, bias]).dense(x, 3)
+    came = tape.gradient(y, [x, kernel, bias], output_gradients=dy)
+    np.testing.assert_allclose(y, x.numpy() @ kernel.numpy() + bias.numpy(), rtol=1e-5, atol=1e-5)
+    wanted = (dy.numpy() @ kernel.numpy().T, x.numpy().T @ dy.numpy(), dy.numpy().sum(0))
+    for gradient, expected in zip(came, wanted, strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_compiled_step_copies_no_weights():
+    forward = models.fully_connected([24, 20], 4)
+    trainer = small_trainer(CPU, "momentum", forward=forward, batch_size=16)
+    state = trainer.start(np.random.default_rng(0))
+    order = tf.zeros((trainer.steps_per_call, 16), tf.int32)
+    program = trainer._many_compiled.experimental_get_compiler_ir(
+        state.weights, state.slots, state.statistics, *trainer._resident, order,
+        tf.constant(0), tf.constant(1), trainer.scalars({"learning_rate": 0.1}),
+    )(stage="optimized_hlo")  # fmt: skip
+    _, _, loop = program.partition("while_body")
+    body, _, _ = loop.partition("\n}")
+    assert " dot(" in body
+    copied = re.findall(r"= f32\[(\d+),(\d+)\]\S* copy\(", body)
+    assert not copied, copied

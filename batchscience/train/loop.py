@@ -226,7 +226,10 @@ class Trainer:
             scale = self.clip_norm * tf.minimum(1.0 / norm, 1.0 / self.clip_norm)
             scale = tf.where(tf.math.is_finite(norm), scale, math.nan)
             gradients = [gradient * scale for gradient in gradients]
-        rate = decayed_learning_rate(settings, step)
+        # Nothing is larger than infinity, so this adds 0.  But XLA updates weights in place only where it
+        # sees that all gradients were made before, and copies them otherwise; the first weight's is last.
+        after = tf.cast(tf.reshape(sums[2], (-1,))[0] > math.inf, tf.float32)
+        rate = decayed_learning_rate(settings, step) + after
         weights, slots = self.optimizer.update(weights, slots, gradients, step, rate, settings)
         return weights, slots, sums[0] / count
 

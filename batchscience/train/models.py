@@ -7,6 +7,7 @@ replicas, a compiled loop, and many trials at once along a leading axis.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +91,8 @@ class Scope:
         """A fully connected layer on the last axis."""
         kernel = self.weight((x.shape[-1], width), draw)
         if x.shape.rank == 2:
-            y = tf.matmul(x, kernel)
+            # Models with convolutions are not compiled on a CPU; there a sum of terms is slow.
+            y = tf.matmul(x, kernel) if self.convolutional else _product(x, kernel)
         else:
             flat = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)
             y = tf.reshape(flat, (*_sizes(x)[:-1], width))
@@ -150,6 +152,34 @@ class Scope:
         mean, variance = tf.nn.moments(x, [-1], keepdims=True)
         scale, offset = self.weight((x.shape[-1],), ones), self.weight((x.shape[-1],), zeros)
         return (x - mean) * tf.math.rsqrt(variance + epsilon) * scale + offset
+
+
+FEW_EXAMPLES = 16
+"""Up to so many examples the gradient of a kernel is written as a sum of outer products."""
+
+FEW_OUTPUTS = 4096
+"""Numbers of a batch's outputs that such a sum may read again and again: they stay in the nearest cache."""
+
+
+def _product(x: Any, kernel: Any) -> Any:
+    """The product of a batch and a kernel.
+
+    Its gradient for a kernel has few terms where there are few examples.  Written out, XLA adds them up
+    in the loop that updates the slot or the weight, instead of calling a product and reading its result.
+    """
+    examples = x.shape[0]
+    if examples is None or examples > FEW_EXAMPLES or examples * kernel.shape[-1] > FEW_OUTPUTS:
+        return tf.matmul(x, kernel)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def product(x: Any, kernel: Any) -> Any:
+        def gradients(dy: Any) -> tuple[Any, Any]:
+            terms = [x[i, :, tf.newaxis] * dy[i, tf.newaxis, :] for i in range(examples)]
+            return tf.matmul(dy, kernel, transpose_b=True), functools.reduce(tf.add, terms)
+
+        return tf.matmul(x, kernel), gradients
+
+    return product(x, kernel)
 
 
 def _sizes(x: Any) -> list[Any]:
