@@ -169,6 +169,24 @@ def test_trials_that_leave_make_room_in_narrower_strands(trainer, monkeypatch):
     _assert_like_alone(trainer, few[:1], outcomes)
 
 
+@pytest.mark.parametrize(
+    ("runs", "threads", "widest", "width"),
+    [
+        (32, 1, 6, 4),
+        (100, 1, 6, 5),
+        (64, 2, 6, 4),
+        (12, 2, 6, 6),
+        (33, 1, 6, 5),
+        (10, 2, None, 5),
+        (3, 1, 6, 3),
+    ],
+)
+def test_strands_are_as_wide_as_the_cache_holds_with_few_idle_lanes(trainer, runs, threads, widest, width):
+    made = Ensemble(trainer, threads=threads)
+    made.widest = widest
+    assert made.width(runs) == width
+
+
 def test_memory_limits_how_many_trials_go_together(trainer, monkeypatch):
     monkeypatch.setattr(ensemble, "MOST_BYTES", 2 * ensemble.bytes_of_a_trial(trainer, 512))
     made = Ensemble(trainer, threads=1)

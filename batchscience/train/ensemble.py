@@ -211,11 +211,17 @@ class Ensemble:
         return strands
 
     def width(self, runs: int) -> int:
-        """Lanes of each strand for so many runs: evenly over the threads, as many as the cache holds."""
-        strands = self.threads
-        if self.widest is not None:
-            strands *= math.ceil(runs / (self.threads * self.widest))
-        return math.ceil(runs / strands)
+        """Lanes of each strand for so many runs: as many as the cache holds, with few of them idle."""
+        fair = math.ceil(runs / self.threads)
+        if self.widest is None or fair <= self.widest:
+            return fair
+
+        def trained(width: int) -> int:
+            """Lanes that the busiest thread trains."""
+            return width * math.ceil(math.ceil(runs / width) / self.threads)
+
+        # Of widths that idle alike, the widest.
+        return min(range(self.widest, min(FEWEST_LANES, self.widest) - 1, -1), key=trained)
 
     def steps_per_call(self, width: int) -> int:
         """Most steps of one call of the program."""
