@@ -107,7 +107,7 @@ def many(batch_size: int, trials: int) -> list[Rates]:
     """Trials at once in one of the processes, with updates alone and with all measurements; compiled."""
     os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
     trainer, rule, steps = prepared(batch_size)
-    return compiled([together(trainer, RARELY, steps, trials), together(trainer, rule, steps, trials)])
+    return compiled([together(trainer, RARELY, 4 * steps, trials), together(trainer, rule, steps, trials)])
 
 
 def alone(batch_size: int) -> list[Rates]:
