@@ -80,7 +80,7 @@ class Source:
                 raise LayoutError(f"{path}: no such file or folder")
             try:
                 self._stream, self._position = _open(path, self._stack)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: nobody else closes what was opened
                 self._stack.close()
                 raise
 

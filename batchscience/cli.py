@@ -243,7 +243,7 @@ def steps(
     budget_epochs: BudgetEpochs = None,
     training_set_size: TrainingSetSize = None,
     data: Data = None,
-    format: OutputFormat = "table",  # noqa: A002
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
 ) -> None:
     """Steps to result of a workload by batch size, with the best of k trials and its limits."""
     from .results import steps_by_batch_size
@@ -283,7 +283,7 @@ def regimes(
         typer.Option(help="Raw curves, published points, or what there is."),
     ] = "auto",
     data: Data = None,
-    format: OutputFormat = "table",  # noqa: A002
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
 ) -> None:
     """Ends of perfect scaling, maximum useful and critical batch sizes, with limits."""
     from .comparisons import compare as compared
@@ -345,7 +345,7 @@ def metaparameters(
     training_set_size: TrainingSetSize = None,
     confidence: Confidence = 0.9,
     data: Data = None,
-    format: OutputFormat = "table",  # noqa: A002
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
 ) -> None:
     """The best trial of each study: its settings, the heuristics, the edges of the search space."""
     from .metaparameters import stored_metaparameters
@@ -380,7 +380,7 @@ def noise_scale(
         bool, typer.Option("--every-step", help="Not only where the best trial reached the goal.")
     ] = False,
     data: Data = None,
-    format: OutputFormat = "table",  # noqa: A002
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
 ) -> None:
     """The gradient noise scale at the goal beside the measured critical batch size, by workload."""
     from fnmatch import fnmatchcase
@@ -422,7 +422,7 @@ def advise(
         typer.Option(help="Raw curves, published steps, or what there is."),
     ] = "auto",
     data: Data = None,
-    format: OutputFormat = "table",  # noqa: A002
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
 ) -> None:
     """Time and accelerator-hours to the goal at each batch size, and what is worth paying."""
     from .advice import advise as priced
@@ -464,7 +464,7 @@ def figures(
     listing: Annotated[bool, typer.Option("--list", help="List the figures and draw none.")] = False,
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the files.")] = Path("figures"),
-    format: Annotated[str, typer.Option(metavar="LIST", help="Of png, pdf and svg.")] = "png,pdf",  # noqa: A002
+    format: Annotated[str, typer.Option(metavar="LIST", help="Of png, pdf and svg.")] = "png,pdf",  # noqa: A002  (the option's name)
     source: Annotated[
         Literal["auto", "archive", "published"],
         typer.Option(help="Raw curves, published points, or what there is."),
@@ -564,7 +564,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what there is to train and about how long it takes.")
     ] = False,
-    format: OutputFormat = "table",  # noqa: A002
+    format: OutputFormat = "table",  # noqa: A002  (the option's name)
     list_: Annotated[bool, typer.Option("--list", help="List the workloads.")] = False,
 ) -> None:
     """Train studies of a workload and write them in the published layout; the same command goes on."""
@@ -624,7 +624,7 @@ def _plan_with_options(path: str, context: typer.Context, resources: dict[str, f
     return replace(read_plan(path), **changes)
 
 
-def _train_plan(plan: Plan, dry_run: bool, format: Format) -> None:  # noqa: A002
+def _train_plan(plan: Plan, dry_run: bool, format: Format) -> None:  # noqa: A002  (the option's name)
     from dataclasses import asdict
 
     import pandas as pd
@@ -843,7 +843,7 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _print_table(table: pd.DataFrame, format: Format) -> None:  # noqa: A002
+def _print_table(table: pd.DataFrame, format: Format) -> None:  # noqa: A002  (the option's name)
     """Print a table on standard output, and nothing else."""
     if format == "json":
         rows = [{name: _json(value) for name, value in row.items()} for row in table.to_dict("records")]

@@ -18,24 +18,9 @@ from batchscience.spaces import Parameter
 from batchscience.train import EvaluationRule, Limits, missing_trials
 from batchscience.train.plan import Plan, Progress, edges, expected, found, read_plan, run_plan
 
-from .train_support import ROOT
+from .train_support import QUICK_PLAN, ROOT
 
-BOWL = """
-workload = "noisy_quadratic/quadratic/sgd"
-batch_sizes = [4, 16]
-trials = 3
-[limits]
-steps = 40
-[evaluation]
-dense_until = 2
-ratio = 2.0
-[goal]
-metric = "train/loss"
-threshold = 2.0
-[space.learning_rate]
-min_value = 0.001
-max_value = 1.0
-"""
+BOWL = QUICK_PLAN.format(batch_sizes=[4, 16], more="", steps=40)
 
 
 def written(folder: Path, text: str = BOWL) -> Path:

@@ -38,7 +38,7 @@ from batchscience.train import EvaluationRule, Limits, Study, missing_trials, ru
 from batchscience.train.engine import Processes
 from batchscience.train.mirror import Mirror, mirror_of
 from batchscience.train.plan import expected, found, read_plan
-from tests.train_support import ROOT, quiet_environment
+from tests.train_support import QUICK_PLAN, ROOT, quiet_environment
 
 WORKLOAD = replace(workload_named("digits/fc_16/momentum"), rule=EvaluationRule(dense_until=2, ratio=2.0))
 STUDY = Study(WORKLOAD, 32, Limits(steps=24))
@@ -297,28 +297,9 @@ def test_worker_processes_need_not_reach_the_url(
     assert set(contents(place(MEMORY) / STUDY.name)) == set(first(2, on_disk))
 
 
-PLAN = """
-workload = "noisy_quadratic/quadratic/sgd"
-batch_sizes = [4]
-trials = 3
-out = "{url}"
-[limits]
-steps = {steps}
-[evaluation]
-dense_until = 2
-ratio = 2.0
-[goal]
-metric = "train/loss"
-threshold = 2.0
-[space.learning_rate]
-min_value = 0.001
-max_value = 1.0
-"""
-
-
 def written_plan(folder: Path, url: str, steps: int = 40) -> Path:
     path = folder / "study.toml"
-    path.write_text(PLAN.format(url=url, steps=steps))
+    path.write_text(QUICK_PLAN.format(batch_sizes=[4], more=f'out = "{url}"', steps=steps))
     return path
 
 

@@ -20,6 +20,26 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 }
 
 
+QUICK_PLAN = """
+workload = "noisy_quadratic/quadratic/sgd"
+batch_sizes = {batch_sizes}
+trials = 3
+{more}
+[limits]
+steps = {steps}
+[evaluation]
+dense_until = 2
+ratio = 2.0
+[goal]
+metric = "train/loss"
+threshold = 2.0
+[space.learning_rate]
+min_value = 0.001
+max_value = 1.0
+"""
+"""A plan whose trials take a moment; ``more`` are further keys of its top."""
+
+
 def quiet_environment(**more: str) -> dict[str, str]:
     """Environment of a child process in which TensorFlow says little."""
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), **more}

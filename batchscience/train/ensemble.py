@@ -284,6 +284,7 @@ class Ensemble:
         try:
             self.advance(strand, 0, 0)
         except (ValueError, NotImplementedError, tf.errors.OpError) as error:
+            # TensorFlow says in any of these ways that an operation has no form for many at once.
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             # TensorFlow puts where before what.
             reason = next((line for line in lines if "Error: " in line), lines[0] if lines else "")[:200]
