@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from .archive import OnProgress, Problem, Source, digest
-from .curves import Curves
+from .curves import CurveParser
 from .errors import ArchiveRefused, LayoutError
 from .layout import (
     BESIDE,
@@ -76,6 +76,10 @@ class Reader:
     _at_work: int = 0
     _waiting: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _parser: CurveParser = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parser = CurveParser(self._problem, self._note)
 
     def read(self, opened: Source, on_progress: OnProgress | None) -> None:
         """Read everything, and write the measurements."""
@@ -226,7 +230,7 @@ class Reader:
         files = self._trial_files(study, trials)
         study.files.update(files)
         study.with_metadata |= files.keys()
-        read = Curves(study.path, self._problem, self._note).read(curves)
+        read = self._parser.read(study.path, curves)
         study.with_curve |= curves.keys()
         study.metrics |= set(read.column_names) - {"trial", "step"}
         if read.num_rows:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .arrays import to_numpy
 from .errors import SchemaError
 
 SCHEMA_NUMBER = 1
@@ -137,12 +138,12 @@ def check(table: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
 def _sortable(column: pa.ChunkedArray) -> NDArray[Any]:
     """Numbers that sort like the column: itself, or the ranks of its names."""
     if pa.types.is_integer(column.type):
-        return np.asarray(column)
+        return to_numpy(column)
     if pa.types.is_dictionary(column.type):
         codes = column.combine_chunks()
         codes = codes if isinstance(codes, pa.DictionaryArray) else codes.chunk(0)
         names = np.asarray(codes.dictionary.to_pylist(), dtype=np.str_)
         ranks = np.unique(names, return_inverse=True)[1]
-        return np.asarray(ranks[codes.indices.to_numpy()])
+        return np.asarray(ranks[to_numpy(codes.indices)])
     names = np.asarray(column.to_pylist(), dtype=np.str_)
     return np.asarray(np.unique(names, return_inverse=True)[1])

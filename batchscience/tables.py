@@ -23,6 +23,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -168,9 +169,9 @@ def publish(store: Path, staged: Path, sources: dict[str, str | None]) -> Path:
     write_whole(staged / MANIFEST, manifest.text())
     # Named after the contents: the same source gives the same folder, and a folder never changes.
     contents = hashlib.sha256()
-    for name in [MANIFEST, *names]:
-        with (staged / name).open("rb") as file:
-            contents.update(hashlib.file_digest(file, "sha256").digest())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for digest in pool.map(_digest, [staged / name for name in [MANIFEST, *names]]):
+            contents.update(digest)
     final = store / f"tables-{contents.hexdigest()[:16]}"
     if filesystem(store) is not None:
         _upload(staged, final, [*names, MANIFEST])
@@ -181,6 +182,11 @@ def publish(store: Path, staged: Path, sources: dict[str, str | None]) -> Path:
         write_whole(store / CURRENT, final.name + "\n")
     _clear(store)
     return final
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _upload(staged: Path, final: Path, names: list[str]) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import __version__, schemas, tables
+from .arrays import from_list, from_numpy, one_name, to_numpy
 from .layout import INCOMPLETE, StudyFile, TrialFile
 
 _SAMPLE = 8_000
@@ -127,11 +128,11 @@ def trial_rows(studies: Sequence[tuple[int, Mapping[int, TrialFile]]], workload:
     counts = [len(trials) for _, trials in studies]
     settings, others = _numeric_settings(files)
     columns = {
-        "workload": pa.DictionaryArray.from_arrays(np.zeros(len(files), np.int32), pa.array([workload])),
-        "batch_size": pa.array(np.repeat(np.array([size for size, _ in studies], np.int64), counts)),
-        "trial": pa.array([number for _, trials in studies for number in trials], pa.int64()),
-        "status": pa.array([file.status for file in files], pa.string()),
-        "steps": pa.array([file.steps for file in files], pa.int64()),
+        "workload": one_name(workload, len(files)),
+        "batch_size": from_numpy(np.repeat(np.array([size for size, _ in studies], np.int64), counts)),
+        "trial": from_list([number for _, trials in studies for number in trials], pa.int64()),
+        "status": from_list([file.status for file in files], pa.string()),
+        "steps": from_list([file.steps for file in files], pa.int64()),
         "other_settings": others,
         **settings,
     }
@@ -141,22 +142,19 @@ def trial_rows(studies: Sequence[tuple[int, Mapping[int, TrialFile]]], workload:
 def _numeric_settings(files: Sequence[TrialFile]) -> tuple[dict[str, pa.Array], pa.Array]:
     """A column for each setting that is a number, in order of their names, and the JSON of the others."""
     names = sorted(set().union(*(file.parameters for file in files)))
-    nothing = pa.nulls(len(files), pa.string())
-    if not any(None in file.parameters.values() for file in files):
-        try:  # Arrow refuses what is no number, and whole numbers that a float does not hold
-            return {
-                schemas.column_name(name, "parameter"): pa.array(
-                    [file.parameters.get(name) for file in files], pa.float64()
-                )
-                for name in names
-            }, nothing
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            pass
+    values = {name: [file.parameters.get(name) for file in files] for name in names}
+    if all(set(map(type, column)) == {float} for column in values.values()):  # as nearly always
+        columns = {schemas.column_name(name, "parameter"): column for name, column in values.items()}
+        return _floats(columns), pa.nulls(len(files), pa.string())
     split = [_settings(file.parameters) for file in files]
     numeric = sorted(set().union(*(numbers for numbers, _ in split)))
-    columns = {name: pa.array([numbers.get(name) for numbers, _ in split], pa.float64()) for name in numeric}
     texts = [json.dumps(others, sort_keys=True) if others else None for _, others in split]
-    return columns, pa.array(texts, pa.string())
+    columns = {name: [numbers.get(name) for numbers, _ in split] for name in numeric}
+    return _floats(columns), from_list(texts, pa.string())
+
+
+def _floats(columns: Mapping[str, Sequence[float | None]]) -> dict[str, pa.Array]:
+    return {name: from_list(column, pa.float64()) for name, column in columns.items()}
 
 
 @dataclass(slots=True)
@@ -188,7 +186,7 @@ class TablesWriter:
             return None
         table = pq.read_table(self.old / f"{name}.parquet")
         keys = zip(table["workload"].to_pylist(), table["batch_size"].to_pylist(), strict=True)
-        return table.filter(pa.array([key not in replaced for key in keys], pa.bool_()))
+        return table.filter(from_list([key not in replaced for key in keys], pa.bool_()))
 
     def _write(
         self, name: str, schema: pa.Schema, key: Sequence[str], parts: Sequence[pa.Table | None]
@@ -202,7 +200,7 @@ class TablesWriter:
             starts = [0, table.num_rows]
             if name == "trials":
                 # A row group per workload, so that a reader of one workload reads only that.
-                codes = table["workload"].chunk(0).indices.to_numpy()
+                codes = to_numpy(table["workload"].chunk(0).indices)
                 starts[1:1] = (np.flatnonzero(np.diff(codes)) + 1).tolist()
             for start, end in itertools.pairwise(starts):
                 file.write_table(table.slice(start, end - start), row_group_size=max(1, end - start))
@@ -268,11 +266,10 @@ class TablesWriter:
             return schema.empty_table()
         table = pa.concat_tables(parts, promote_options="default") if len(parts) > 1 else parts[0]
         if len(parts) > 1:
-            table = table.take(pa.array(np.argsort(table["trial"].to_numpy(), kind="stable")))
-        codes = np.zeros(table.num_rows, dtype=np.int32)
+            table = table.take(from_numpy(np.argsort(to_numpy(table["trial"]), kind="stable")))
         columns = {
-            "workload": pa.DictionaryArray.from_arrays(codes, pa.array([study.workload])),
-            "batch_size": pa.array(np.full(table.num_rows, study.batch_size, dtype=np.int64)),
+            "workload": one_name(study.workload, table.num_rows),
+            "batch_size": from_numpy(np.full(table.num_rows, study.batch_size, dtype=np.int64)),
         }
         for name in table.column_names:
             columns[name] = table[name]
@@ -329,7 +326,7 @@ def _encoding(sample: pa.Table) -> dict[str, Any]:
 
 
 def _better_split(column: pa.ChunkedArray) -> bool:
-    values = column.drop_null().to_numpy()
+    values = to_numpy(column.drop_null())
     zstd = pa.Codec("zstd", compression_level=1)
     bytes_apart = np.ascontiguousarray(values.view(np.uint8).reshape(-1, 8).T)
     return len(zstd.compress(bytes_apart)) < len(zstd.compress(values))
@@ -352,20 +349,20 @@ def _sorted(table: pa.Table, key: Sequence[str]) -> pa.Table:
     table = table.unify_dictionaries().combine_chunks()
     at = table.column_names.index("workload")
     column = table.column(at)
-    names = column.chunk(0) if column.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    names = column.chunk(0) if column.num_chunks else from_list([], pa.string()).dictionary_encode()
     # Not all names of the dictionary need occur: those of replaced studies are left over.
-    used, codes = np.unique(names.indices.to_numpy(), return_inverse=True)
+    used, codes = np.unique(to_numpy(names.indices), return_inverse=True)
     levels = np.asarray(names.dictionary.to_pylist(), dtype=object)[used]
     rank = np.argsort(np.argsort(levels.astype(np.str_), kind="stable"), kind="stable")
     codes = rank[codes]
     rest = [
-        np.asarray(table[name] if pa.types.is_integer(table[name].type) else table[name].to_pylist())
+        to_numpy(table[name]) if pa.types.is_integer(table[name].type) else np.array(table[name].to_pylist())
         for name in key[1:]
     ]
     order = np.lexsort([*rest[::-1], codes])
-    sorted_names = pa.array(sorted(levels), pa.string())
-    workload = pa.DictionaryArray.from_arrays(codes[order].astype(np.int32), sorted_names)
-    return table.take(pa.array(order)).set_column(at, table.schema.field(at), workload)
+    sorted_names = from_list(sorted(levels), pa.string())
+    workload = pa.DictionaryArray.from_arrays(from_numpy(codes[order].astype(np.int32)), sorted_names)
+    return table.take(from_numpy(order)).set_column(at, table.schema.field(at), workload)
 
 
 def _study_rows(studies: Sequence[ReadStudy]) -> pa.Table:
@@ -385,7 +382,7 @@ def _study_rows(studies: Sequence[ReadStudy]) -> pa.Table:
                 "source": study.source,
             }
         )
-    return pa.Table.from_pylist(rows, schema=schemas.STUDIES)
+    return _table(rows, schemas.STUDIES)
 
 
 def _limits(studies: Sequence[ReadStudy]) -> pa.Table:
@@ -405,7 +402,18 @@ def _limits(studies: Sequence[ReadStudy]) -> pa.Table:
                     "feasible_points": None if points is None else [_number(point) for point in points],
                 }
             )
-    return pa.Table.from_pylist(rows, schema=schemas.SEARCH_SPACE)
+    return _table(rows, schemas.SEARCH_SPACE)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table; its columns of names are written by codes."""
+    columns = []
+    for field_ in schema:
+        values = [row[field_.name] for row in rows]
+        by_code = pa.types.is_dictionary(field_.type)
+        column = from_list(values, field_.type.value_type if by_code else field_.type)
+        columns.append(column.dictionary_encode() if by_code else column)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _without_metadata(studies: Sequence[ReadStudy]) -> Iterable[pa.Table]:

@@ -530,3 +530,12 @@ def test_the_files_say_where_they_come_from(tmp_path: Path) -> None:
     )
     assert metadata[b"batchscience.schema"] == b"1"
     assert metadata[b"batchscience.version"].decode() == batchscience.__version__
+
+
+def test_an_ingest_does_not_import_pandas(tmp_path: Path) -> None:
+    source = write_tar(tmp_path / "raw.tar", study_files({1: CURVE, 2: HEADER}))
+    code = (
+        "import sys; from batchscience.ingest import ingest; ingest(*sys.argv[1:]);"
+        "assert 'pyarrow' in sys.modules; assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, source, tmp_path / "s"], check=True)
