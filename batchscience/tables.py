@@ -174,7 +174,8 @@ def publish(store: Path, staged: Path, sources: dict[str, str | None]) -> Path:
             contents.update(digest)
     final = store / f"tables-{contents.hexdigest()[:16]}"
     if filesystem(store) is not None:
-        _upload(staged, final, [*names, MANIFEST])
+        if not _whole(final):  # else somebody may be reading these very files
+            _upload(staged, final, [*names, MANIFEST])
         (store / CURRENT).write_text(final.name + "\n", encoding="utf-8")
     else:
         if not final.exists():
@@ -187,6 +188,13 @@ def publish(store: Path, staged: Path, sources: dict[str, str | None]) -> Path:
 def _digest(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
+
+
+def _whole(tables: Path) -> bool:
+    try:
+        return bool(read_manifest(tables).files)
+    except (OSError, ValueError, KeyError, SchemaError):
+        return False
 
 
 def _upload(staged: Path, final: Path, names: list[str]) -> None:

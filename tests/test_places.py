@@ -65,6 +65,21 @@ def test_an_upload_that_broke_off_is_not_taken_for_tables(url: str, tmp_path: Pa
         Store(url)
 
 
+def test_tables_that_are_there_are_not_written_again(url: str, tmp_path: Path) -> None:
+    source = write_tar(tmp_path / "a.tar", study_files({1: CURVE}))
+    ingest(source, url)
+    (folder,) = (path for path in place(url).iterdir() if path.name.startswith("tables-"))
+    trials = folder / "trials.parquet"
+    written = trials.read_bytes()
+    trials.write_bytes(b"x" * len(written))  # stands for a file that somebody is reading
+    ingest(source, url)
+    assert trials.read_bytes() == b"x" * len(written)
+    (folder / "manifest.json").unlink()  # as after an upload that broke off
+    ingest(source, url)
+    assert trials.read_bytes() == written
+    assert Store(url).workloads() == [WORKLOAD]
+
+
 def test_sources_may_be_urls(url: str, tmp_path: Path) -> None:
     files = study_files({1: CURVE, 2: CURVE})
     write_files(tmp_path / "raw", files)

@@ -197,43 +197,78 @@ def publish_all(mirror: Mirror) -> None:
         mirror.publish(NAME, trial)
 
 
-PUTS = 2 + 3 * 3
+CALLS = ("pipe_file", "cp_file", "rm_file")
+FILES = 2 + 3 * 3
 """Of three trials with three files each, after the study's own two."""
 
 
-@pytest.mark.parametrize("broken_at", range(1, PUTS + 1))
-def test_broken_off_at_any_file_every_trial_is_whole_or_does_not_count(
+@pytest.mark.parametrize("broken_at", range(1, FILES * len(CALLS) + 1))
+def test_broken_off_at_any_call_every_trial_is_whole_or_does_not_count(
     broken_at: int, memory: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, puts = MemoryFileSystem.pipe_file, []
+    calls: list[tuple[str, str]] = []
+    original = MemoryFileSystem.pipe_file
 
-    def breaking(self: MemoryFileSystem, path: str, value: bytes, **options: Any) -> None:
-        puts.append(path)
-        if len(puts) == broken_at:
-            # A store that does not even write one file at once.
-            original(self, path, value[: len(value) // 2], **options)
-            raise ConnectionResetError("gone")
-        original(self, path, value, **options)
+    def breaking(name: str, does: Callable[..., None]) -> Callable[..., None]:
+        def call(self: MemoryFileSystem, path: str, *more: Any, **options: Any) -> None:
+            target = more[0] if name == "cp_file" else path
+            if len(calls) == broken_at - 1:
+                calls.append((name, target))
+                # A store that does not even write one file at once.
+                content = more[0] if name == "pipe_file" else self.cat_file(path)
+                if name != "rm_file":
+                    original(self, target, content[: len(content) // 2])
+                raise ConnectionResetError("gone")
+            calls.append((name, target))
+            does(self, path, *more, **options)
+
+        return call
 
     mirror = Mirror(place(MEMORY), tmp_path / "first")
     local_study(mirror.root, 3)
-    monkeypatch.setattr(MemoryFileSystem, "pipe_file", breaking)
-    with pytest.raises(TrainingError, match=r"ConnectionResetError: gone.*the same command goes on"):
-        publish_all(mirror)
+    with monkeypatch.context() as broken:
+        for name in CALLS:
+            broken.setattr(MemoryFileSystem, name, breaking(name, getattr(MemoryFileSystem, name)))
+        with pytest.raises(TrainingError, match=r"ConnectionResetError: gone.*the same command goes on"):
+            publish_all(mirror)
+    assert all(".tmp/" in path for name, path in calls if name == "pipe_file")
 
     other = Mirror(place(MEMORY), tmp_path / "second")
     other.fetch(NAME)
-    trials_there = max(0, (broken_at - 3) // 3)
-    assert finished_trials(other.root / NAME) == list(range(1, trials_there + 1))
+    made = calls[:-1]
+    there = [t for t in (1, 2, 3) if ("cp_file", f"/bucket/studies/{NAME}/{t}/metadata.json") in made]
+    assert finished_trials(other.root / NAME) == there
     # The same machine goes on by itself: what it holds whole it puts there, and trains nothing again.
     mirror.fetch(NAME)
-    if broken_at <= 2:
+    if ("cp_file", f"/bucket/studies/{NAME}/study.json") not in made:
         # There was no study yet, so none of its trials had begun either.
         assert not (mirror.root / NAME).exists()
         local_study(mirror.root, 3)
         publish_all(mirror)
     assert mirror.finished(NAME) == [1, 2, 3]
     assert contents(place(MEMORY) / NAME) == contents(mirror.root / NAME)
+    assert not [path for path in memory.find("/bucket") if ".tmp/" in path]
+
+
+def test_a_store_that_only_renames_serves_as_well(
+    memory: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: MemoryFileSystem, *paths: str, **options: Any) -> None:
+        raise NotImplementedError
+
+    def renamed(self: MemoryFileSystem, old: str, new: str) -> None:
+        assert not self.exists(new)
+        self.store[new] = self.store.pop(old)
+
+    monkeypatch.setattr(MemoryFileSystem, "cp_file", refused)
+    monkeypatch.setattr(MemoryFileSystem, "mv", renamed)
+    mirror = Mirror(place(MEMORY), tmp_path / "first")
+    local_study(mirror.root, 3)
+    publish_all(mirror)
+    mirror.publish(NAME, 2)
+    assert mirror.finished(NAME) == [1, 2, 3]
+    assert contents(place(MEMORY) / NAME) == contents(mirror.root / NAME)
+    assert not [path for path in memory.find("/bucket") if ".tmp/" in path]
 
 
 def test_a_trial_that_could_not_be_put_there_is_not_trained_again(
@@ -242,7 +277,7 @@ def test_a_trial_that_could_not_be_put_there_is_not_trained_again(
     original = MemoryFileSystem.pipe_file
 
     def breaking(self: MemoryFileSystem, path: str, value: bytes, **options: Any) -> None:
-        if path.endswith("2/metadata.json"):
+        if path.endswith(".2.tmp/metadata.json"):
             raise TimeoutError("no answer")
         original(self, path, value, **options)
 

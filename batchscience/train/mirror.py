@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 MARKER = TRIAL_FILE
 """Written last: a trial's folder without it holds no trial."""
 _FETCHED = ".fetched."
+_TEMPORARY = ".{}.tmp"
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ class Mirror:
 
     Notes
     -----
-    No object store renames a folder at once.  So a trial is first written whole on this machine, then its
-    files are put at the URL, each by one call, its ``metadata.json`` last: that is the marker.  A trial
-    without it does not count, here or for `ingest`, and is put there again.
+    No object store renames a folder at once, and not every one puts even a single file there at once.  So a
+    trial is first written whole on this machine; then its files are put at the URL under a temporary key,
+    ``.7.tmp`` for trial 7, that no reader looks at; and when all of them are there each is moved to its
+    place, ``metadata.json`` last: that is the marker.  A trial without it does not count, here or for
+    `ingest`, and is put there again.
 
     What is at the URL decides.  The working copy holds what was brought from there, the checkpoints and
     locks of trials in training, and trials that could not be put there yet.
@@ -93,6 +96,7 @@ class Mirror:
             shutil.rmtree(here, ignore_errors=True)
         if STUDY_FILE not in heads:
             return
+        self._clear(name, files, [_TEMPORARY.format(done) for done in ("study", *there)])
         here.mkdir(parents=True, exist_ok=True)
         for remains in here.glob(f"{_FETCHED}*"):
             shutil.rmtree(remains, ignore_errors=True)
@@ -116,7 +120,7 @@ class Mirror:
 
     def publish_study(self, name: str) -> None:
         """Put the files of a study, not its trials, at the URL."""
-        self._put(name, (RUN_FILE, STUDY_FILE))
+        self._put(name, (RUN_FILE, STUDY_FILE), f"{name}/{_TEMPORARY.format('study')}")
 
     def publish(self, name: str, trial: int) -> None:
         """Put a finished trial at the URL, the marker last.
@@ -128,7 +132,7 @@ class Mirror:
         """
         folder = self.root / name / str(trial)
         names = sorted(path.name for path in folder.iterdir() if path.name != MARKER)
-        self._put(f"{name}/{trial}", (*names, MARKER))
+        self._put(f"{name}/{trial}", (*names, MARKER), f"{name}/{_TEMPORARY.format(trial)}")
 
     def _bring(self, name: str, trials: Sequence[int]) -> None:
         """Copy whole trials here, each by a rename; one that cannot be read is left to be trained again."""
@@ -178,13 +182,37 @@ class Mirror:
             content: bytes = self._fs.cat_file(f"{self._path}/{name}")
         return content
 
-    def _put(self, name: str, files: Sequence[str]) -> None:
-        """Put files of a folder at the URL one after another, each by one call."""
-        target = f"{self._path}/{name}"
+    def _put(self, name: str, files: Sequence[str], temporary: str) -> None:
+        """Put files of a folder at the URL: all under a temporary key, then each in its place, in order."""
+        target, temporary = f"{self._path}/{name}", f"{self._path}/{temporary}"
         with self._talking():
-            self._fs.makedirs(target, exist_ok=True)
+            for folder in (temporary, target):
+                self._fs.makedirs(folder, exist_ok=True)
             for file in files:
-                self._fs.pipe_file(f"{target}/{file}", (self.root / name / file).read_bytes())
+                self._fs.pipe_file(f"{temporary}/{file}", (self.root / name / file).read_bytes())
+            for file in files:
+                self._move(f"{temporary}/{file}", f"{target}/{file}")
+            # Where folders are things of their own; an object store has none.
+            with contextlib.suppress(OSError, NotImplementedError):
+                self._fs.rmdir(temporary)
+
+    def _clear(self, name: str, files: Iterable[str], folders: Sequence[str]) -> None:
+        """Remove what was left under temporary keys of things that are in their place."""
+        with self._talking():
+            for file in files:
+                if file.partition("/")[0] in folders:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._fs.rm_file(f"{self._path}/{name}/{file}")
+
+    def _move(self, source: str, target: str) -> None:
+        try:
+            self._fs.cp_file(source, target)
+        except NotImplementedError:  # as over SFTP, which renames instead, but onto nothing that is there
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(target)
+            self._fs.mv(source, target)
+        else:
+            self._fs.rm_file(source)
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
