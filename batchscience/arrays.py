@@ -14,6 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .errors import BatchScienceError
+
+_MOST = 2**31 - 1
+
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
     """Whole numbers or floats as a column without nulls, of the same type."""
@@ -30,6 +34,11 @@ def from_list(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         Each what `type_` says, or None; nothing is converted.
     type_ : pyarrow.DataType
         int64, float64, bool, string, or a list of one of these.
+
+    Raises
+    ------
+    BatchScienceError
+        If texts or lists together are longer than a column can say.
     """
     present = np.array([value is not None for value in values], dtype=bool)
     nulls = len(values) - int(np.count_nonzero(present))
@@ -57,7 +66,15 @@ def one_name(name: str, count: int) -> pa.DictionaryArray:
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """A column of whole numbers or floats without nulls as an array; it shares the memory where it can."""
+    """A column of whole numbers or floats as an array; it shares the memory where it can.
+
+    Raises
+    ------
+    ValueError
+        If a value is null: an array has no way to say so.
+    """
+    if column.null_count:
+        raise ValueError(f"expected a column without nulls, found {column.null_count} of {len(column)}")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     dtype = np.dtype(column.type.to_pandas_dtype())
     parts = [
@@ -75,5 +92,8 @@ def _bits(flags: NDArray[np.bool_]) -> pa.Buffer:
 
 
 def _offsets(items: Sequence[Any]) -> pa.Buffer:
-    lengths = np.fromiter(map(len, items), np.int32, len(items))
-    return pa.py_buffer(np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)]))
+    ends = np.zeros(len(items) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, items), np.int64, len(items)), out=ends[1:])
+    if ends[-1] > _MOST:
+        raise BatchScienceError(f"{ends[-1]:,} bytes or items in one column; a table holds {_MOST:,}")
+    return pa.py_buffer(ends.astype(np.int32))

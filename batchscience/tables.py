@@ -191,6 +191,7 @@ def _digest(path: Path) -> bytes:
 
 
 def _whole(tables: Path) -> bool:
+    """Whether an upload of these tables came to its end."""
     try:
         return bool(read_manifest(tables).files)
     except (OSError, ValueError, KeyError, SchemaError):

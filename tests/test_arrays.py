@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchscience.arrays import from_list, from_numpy, one_name, to_numpy
+from batchscience.errors import BatchScienceError
 
 floats = st.floats(allow_nan=False)
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -52,6 +53,18 @@ def test_a_column_of_no_rows_is_an_array_of_none() -> None:
 
 def test_steps_of_an_array_are_followed() -> None:
     assert from_numpy(np.arange(10.0)[::3]).to_pylist() == [0.0, 3.0, 6.0, 9.0]
+
+
+def test_a_null_is_not_taken_for_a_number() -> None:
+    with pytest.raises(ValueError, match="found 1 of 2"):
+        to_numpy(pa.array([1, None], pa.int64()))
+
+
+def test_texts_that_no_column_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchscience.arrays._MOST", 5)
+    assert from_list(["ab", "cde"], pa.string()).to_pylist() == ["ab", "cde"]
+    with pytest.raises(BatchScienceError, match="6 bytes"):
+        from_list(["abc", "def"], pa.string())
 
 
 def test_one_name_is_written_once() -> None:
